@@ -1,0 +1,1 @@
+"""wildtta: test-time adaptation that does not collapse."""
