@@ -1,0 +1,223 @@
+"""One experiment of the benchmark: a model, a method and a stream, described by plain values.
+
+A cell is its own identity: :attr:`Cell.key` is a hash of everything that decides the numbers. Where the data lies, on
+which device it runs and how its rows are titled in a table is not part of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from typing import Any
+
+from wildtta.bench.errors import BenchError
+
+SCENARIOS: tuple[str, ...] = (
+    "mild",
+    "label_shift",
+    "single",
+    "mixed",
+    "continual",
+    "continual_label_shift",
+    "gradual",
+    "dirichlet",
+)
+"""The streams that a cell can name."""
+
+MULTI_DOMAIN: frozenset[str] = frozenset({"mixed", "continual", "continual_label_shift", "gradual"})
+"""Scenarios whose one stream runs over all the cell's corruptions; the others take one corruption per cell."""
+
+MEASURES: tuple[str, ...] = (
+    "representation",
+    "health",
+    "sparsity",
+    "predictions",
+    "scatter",
+    "tsne",
+    "surface",
+)
+"""Diagnostics that cost something, so made only where a cell asks for them (:mod:`wildtta.bench.diagnostics`)."""
+
+_TITLES = frozenset({"name", "model_name"})
+"""Fields that title a row and do not change its numbers."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Cell:
+    """One experiment.
+
+    Attributes:
+        model: ``glyphs:NAME``, ``timm:NAME``, ``torchvision:NAME``, ``package.module:function`` or
+            ``path/to/file.py:function`` (:mod:`wildtta.bench.models`).
+        model_options: keyword arguments of the model's constructor (``pretrained = false``: random weights).
+        weights: a safetensors file with the model's weights, where the model doesn't bring them.
+        method: a name of :func:`wildtta.methods`.
+        options: the method's options and those of :func:`wildtta.adapt`.
+        scenario: one of :data:`SCENARIOS`.
+        scenario_options: the scenario's options (``ratio``, ``draws``, ``gamma``, ``order`` ...).
+        data: ``glyphs``, ``imagenet-c``, ``imagenet-r`` ..., ``folder`` (:mod:`wildtta.bench.datasets`).
+        data_options: ``split`` (``all``, ``first-half``, ``second-half``, ``first-classes``, ``second-classes``) and
+            the data set's own options.
+        corruptions: names in stream order; empty for clean images.
+        severity: 1 to 5 (meaningless, and 0, for clean images).
+        batch_size: images per batch.
+        seed: decides the stream, the corruptions' noise and every random draw of the method.
+        limit: use at most this many images of the stream.
+        protocol: preprocessing; ``auto`` is the data set's own (``glyphs``, or ``paper`` for ImageNet's sets).
+        measure: diagnostics beyond accuracy, calibration and cost; names of :data:`MEASURES`.
+        measure_options: per diagnostic, its options.
+        name: title of the method in tables (``SAR² without R``); not part of the identity.
+        model_name: title of the model in tables; not part of the identity.
+    """
+
+    model: str
+    model_options: Mapping[str, Any] = field(default_factory=dict)
+    weights: str | None = None
+    method: str = "none"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    scenario: str = "mild"
+    scenario_options: Mapping[str, Any] = field(default_factory=dict)
+    data: str = "glyphs"
+    data_options: Mapping[str, Any] = field(default_factory=dict)
+    corruptions: tuple[str, ...] = ()
+    severity: int = 5
+    batch_size: int = 64
+    seed: int = 0
+    limit: int | None = None
+    protocol: str = "auto"
+    measure: tuple[str, ...] = ()
+    measure_options: Mapping[str, Any] = field(default_factory=dict)
+    name: str | None = None
+    model_name: str | None = None
+
+    def __post_init__(self) -> None:
+        for text in ("model", "method", "scenario", "data", "protocol"):
+            if not isinstance(getattr(self, text), str) or not getattr(self, text):
+                raise BenchError(f"{text} must be a non-empty text, got {getattr(self, text)!r}")
+        for number, least in (("severity", 0), ("batch_size", 1), ("seed", 0)):
+            value = getattr(self, number)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise BenchError(f"{number} must be a whole number of at least {least}, got {value!r}")
+        if self.limit is not None and (not isinstance(self.limit, int) or self.limit < 1):
+            raise BenchError(f"limit must be a number of images or absent, got {self.limit!r}")
+        if self.scenario not in SCENARIOS:
+            raise BenchError(f"unknown scenario {self.scenario!r}; there are {', '.join(SCENARIOS)}")
+        for names in ("corruptions", "measure"):
+            value = getattr(self, names)
+            if isinstance(value, str) or not all(isinstance(name, str) for name in value):
+                raise BenchError(f"{names} must be a list of names, got {value!r}")
+            object.__setattr__(self, names, tuple(value))
+        unknown = [name for name in self.measure if name not in MEASURES]
+        if unknown:
+            raise BenchError(f"unknown measure {unknown[0]!r}; there are {', '.join(MEASURES)}")
+        if self.scenario not in MULTI_DOMAIN and len(self.corruptions) > 1:
+            raise BenchError(
+                f"scenario {self.scenario!r} takes one corruption per cell, got {len(self.corruptions)}; "
+                f"several go into one stream with {', '.join(sorted(MULTI_DOMAIN))}"
+            )
+        for mapping in ("model_options", "options", "scenario_options", "data_options", "measure_options"):
+            value = getattr(self, mapping)
+            if not isinstance(value, Mapping):
+                raise BenchError(f"{mapping} must be a table of names and values, got {value!r}")
+            object.__setattr__(self, mapping, _plain(value, mapping))
+        if not self.corruptions:
+            object.__setattr__(self, "severity", 0)
+
+    @property
+    def key(self) -> str:
+        """16 hexadecimal digits of the SHA-256 of the canonical JSON of what decides the numbers.
+
+        Fields at their default are left out, so that a new field doesn't orphan the journals written before it.
+        """
+        decisive = {
+            f.name: _listed(getattr(self, f.name))
+            for f in fields(self)
+            if f.name not in _TITLES and getattr(self, f.name) != _default(f)
+        }
+        canonical = json.dumps(_integral(decisive), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+    @property
+    def title(self) -> str:
+        """The method's title in tables."""
+        return self.name or self.method
+
+    @property
+    def model_title(self) -> str:
+        """The model's title in tables."""
+        return self.model_name or self.model
+
+    def describe(self) -> str:
+        """One line for people."""
+        world = "clean" if not self.corruptions else f"{_short(self.corruptions)} {self.severity}"
+        return f"{self.model_title} {self.title} {self.scenario} {world} batch {self.batch_size} seed {self.seed}"
+
+    def with_(self, **changes: Any) -> Cell:
+        """A copy with some fields changed."""
+        return replace(self, **changes)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for ``json.dumps``; :meth:`from_json` is the inverse."""
+        return {f.name: _listed(getattr(self, f.name)) for f in fields(self)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Cell:
+        """A cell from :meth:`to_json`'s values; an unknown field is an error."""
+        known = {f.name for f in fields(cls)}
+        unknown = sorted(set(values) - known)
+        if unknown:
+            raise BenchError(f"unknown field {unknown[0]!r} in a cell; there are {', '.join(sorted(known))}")
+        if "model" not in values:
+            raise BenchError("a cell needs a model")
+        return cls(**values)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Cell) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+def _default(entry: Field[Any]) -> Any:
+    return entry.default_factory() if entry.default_factory is not MISSING else entry.default
+
+
+def _short(corruptions: tuple[str, ...]) -> str:
+    return corruptions[0] if len(corruptions) == 1 else f"{len(corruptions)} corruptions"
+
+
+def _listed(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_listed(item) for item in value]
+    if isinstance(value, Mapping):
+        return {name: _listed(item) for name, item in value.items()}
+    return value
+
+
+def _plain(value: Any, where: str) -> Any:
+    """JSON values only; infinity becomes the text ``inf`` (JSON has no such number)."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item, f"{where}.{name}") for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item, where) for item in value]
+    if isinstance(value, float) and math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    if isinstance(value, float) and math.isnan(value):
+        raise BenchError(f"{where} is not a number")
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise BenchError(f"{where} must be made of numbers, texts, lists and tables, got {type(value).__name__}")
+
+
+def _integral(value: Any) -> Any:
+    """``1.0`` and ``1`` are the same number and give the same key."""
+    if isinstance(value, dict):
+        return {name: _integral(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_integral(item) for item in value]
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return int(value)
+    return value
