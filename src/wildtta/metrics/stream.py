@@ -1,0 +1,147 @@
+"""Online accuracy and calibration: every sample is scored by the prediction made before the update that uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wildtta.metrics.calibration import adaptive_calibration_error, expected_calibration_error
+
+_ROWS_PER_FLUSH = 4096
+_RUNNING_POINTS = 100
+_COLLAPSE_SHARE = 0.5
+
+
+class StreamMeter:
+    """Collects what the summary needs of each batch's logits, on their device and without waiting for it.
+
+    Logits are kept (copied: a captured graph reuses its output) until a few thousand rows are there, then reduced to
+    four numbers a sample. Nothing is read back before :meth:`record`.
+
+    Args:
+        labels: the whole stream's labels in stream order, int64, on the device of the logits.
+    """
+
+    def __init__(self, labels: Tensor) -> None:
+        self._labels = labels
+        self._pending: list[Tensor] = []
+        self._pending_rows = 0
+        self._done = 0
+        self._parts: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+
+    def update(self, logits: Tensor) -> None:
+        """The next samples' logits ``[batch, classes]``."""
+        self._pending.append(logits.detach().clone())
+        self._pending_rows += logits.shape[0]
+        if self._pending_rows >= _ROWS_PER_FLUSH:
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._pending:
+            return
+        logits = torch.cat(self._pending)
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        labels = self._labels[self._done : self._done + len(logits)]
+        logarithms = logits.log_softmax(dim=1)
+        confidence, predicted = logarithms.max(dim=1)
+        of_label = logarithms.gather(1, labels[:, None])[:, 0]
+        # Strictly better classes: 0 is a top-1 hit up to ties, below 5 a top-5 hit.
+        rank = (logits > logits.gather(1, labels[:, None])).sum(dim=1)
+        self._parts.append((predicted, confidence.exp(), -of_label, rank))
+        self._done += len(logits)
+        self._pending.clear()
+        self._pending_rows = 0
+
+    def record(self) -> StreamRecord:
+        """All samples so far, on the host."""
+        self._flush()
+        if not self._parts:
+            raise ValueError("no batch was recorded")
+        predicted, confidence, nll, rank = (torch.cat(column).cpu() for column in zip(*self._parts, strict=True))
+        return StreamRecord(
+            labels=self._labels[: self._done].cpu().numpy(),
+            predicted=predicted.numpy(),
+            confidence=confidence.numpy(),
+            nll=nll.numpy(),
+            rank=rank.numpy(),
+        )
+
+
+@dataclass(frozen=True)
+class StreamRecord:
+    """Per sample, in stream order: label, predicted class, its probability, −ln p(label), classes above the label."""
+
+    labels: np.ndarray[Any, Any]
+    predicted: np.ndarray[Any, Any]
+    confidence: np.ndarray[Any, Any]
+    nll: np.ndarray[Any, Any]
+    rank: np.ndarray[Any, Any]
+
+    @property
+    def first_non_finite(self) -> int | None:
+        """Position of the first sample whose logits were not finite, None where all were."""
+        broken = np.flatnonzero(~(np.isfinite(self.confidence) & np.isfinite(self.nll)))
+        return int(broken[0]) if len(broken) else None
+
+    def summary(self, classes: int, domains: np.ndarray[Any, Any], names: Sequence[str]) -> dict[str, Any]:
+        """The metrics of a row; accuracies, calibration errors and shares in percent.
+
+        Args:
+            classes: number of classes.
+            domains: per sample, the position of its corruption in ``names``.
+            names: the stream's corruptions (``["clean"]`` for none).
+        """
+        correct = self.predicted == self.labels
+        confidence, hits = torch.from_numpy(self.confidence), torch.from_numpy(correct)
+        histogram, share, collapsed = self.last_fifth(classes)
+        return {
+            "accuracy": _percent(correct.mean()),
+            "top5": _percent((self.rank < 5).mean()),
+            "ece": _percent(expected_calibration_error(confidence, hits)),
+            "ece_adaptive": _percent(adaptive_calibration_error(confidence, hits)),
+            "nll": float(self.nll.astype(np.float64).mean()),
+            "samples": len(correct),
+            "per_corruption": {
+                name: _percent(correct[domains == i].mean()) for i, name in enumerate(names) if (domains == i).any()
+            },
+            "per_class": _per_class(correct, self.labels, classes),
+            "running": _running(correct),
+            "histogram": histogram.tolist(),
+            "top_class_share": _percent(share),
+            "collapsed": collapsed,
+        }
+
+    def last_fifth(self, classes: int) -> tuple[np.ndarray[Any, Any], float, bool]:
+        """Prediction counts over the last fifth of the stream, the top class's share, and whether it is a collapse.
+
+        Collapse: at least half of these predictions are one class, and that is at least twice what the labels of the
+        same stretch hold of it (in a class-ordered stream one class may rightly fill a short stretch).
+        """
+        start = len(self.predicted) - max(1, len(self.predicted) // 5)
+        histogram = np.bincount(self.predicted[start:], minlength=classes)
+        top = int(histogram.argmax())
+        share = float(histogram[top] / histogram.sum())
+        true_share = float((self.labels[start:] == top).mean())
+        return histogram, share, share >= _COLLAPSE_SHARE and share >= 2 * true_share
+
+
+def _per_class(correct: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], classes: int) -> list[float | None]:
+    seen = np.bincount(labels, minlength=classes)
+    hits = np.bincount(labels, weights=correct, minlength=classes)
+    return [round(100 * float(hit / count), 2) if count else None for hit, count in zip(hits, seen, strict=True)]
+
+
+def _running(correct: np.ndarray[Any, Any]) -> list[list[float]]:
+    """Accuracy so far at up to 100 evenly spaced positions, the last sample among them."""
+    so_far = np.cumsum(correct)
+    ends = np.unique(np.linspace(0, len(correct), _RUNNING_POINTS + 1).astype(int)[1:])
+    return [[int(end), round(100 * float(so_far[end - 1] / end), 3)] for end in ends if end > 0]
+
+
+def _percent(fraction: float) -> float:
+    return 100 * float(fraction)
