@@ -1,0 +1,31 @@
+"""The wild order of things: streams of indices from labels, scenario and seed alone. Images come later.
+
+`mild`, `single`, `label_shift` and `dirichlet` order the images of one domain (int64 arrays of positions); `separate`,
+`mixed`, `continual` and `gradual` arrange domains into a `Stream`; `build` makes one by the scenario's name.
+"""
+
+from wildtta.streams.domains import continual, gradual, mixed, separate, severity_ramp
+from wildtta.streams.label_shift import label_shift
+from wildtta.streams.labels import balanced_subset
+from wildtta.streams.orders import dirichlet, mild, single
+from wildtta.streams.scenarios import SCENARIOS, build, scenario_options
+from wildtta.streams.stream import Batch, Domain, Stream
+
+__all__ = [
+    "SCENARIOS",
+    "Batch",
+    "Domain",
+    "Stream",
+    "balanced_subset",
+    "build",
+    "continual",
+    "dirichlet",
+    "gradual",
+    "label_shift",
+    "mild",
+    "mixed",
+    "scenario_options",
+    "separate",
+    "severity_ramp",
+    "single",
+]

@@ -1,0 +1,176 @@
+"""Online imbalanced label shift: the class that dominates changes over time.
+
+Construction (SAR, section "Online Imbalanced Label Distribution Shift Simulation"): the C classes are put into a random
+order; period t = 1..C has the class distribution Q_t with q_max on the t-th class of that order and
+q_min = (1 - q_max) / (C - 1) on the others; M images are drawn by Q_t with replacement. The imbalance ratio is
+r = q_max / q_min, hence q_min = 1 / (r + C - 1). r = 1 is uniform; r = infinity is pure class order.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from wildtta.streams.labels import IntArray, as_labels, images_by_class
+
+OFFICIAL_INFINITY = 500_000.0
+"""The authors' generator has no infinite ratio; their files for it were made with this one."""
+
+PUBLISHED_RATIOS = (1.0, 1000.0, 2000.0, 3000.0, 4000.0, 5000.0, OFFICIAL_INFINITY)
+"""The ratios of the authors' published files, in the order of the one run that made them."""
+
+_OFFICIAL_IMAGE_SEED = 2022
+"""The authors' generator re-seeds numpy with this, whatever the seed of the class order."""
+
+
+def label_shift(
+    labels: npt.ArrayLike,
+    *,
+    ratio: float = math.inf,
+    draws: int = 100,
+    seed: int = 0,
+    order: str | os.PathLike[str] = "resample",
+) -> IntArray:
+    """Positions of `draws` x (number of classes) images under online imbalanced label shift.
+
+    Args:
+        labels: the class index of every image.
+        ratio: q_max / q_min, from 1 (uniform) to infinity (pure class order).
+        draws: M, the images per period; there are as many periods as classes.
+        seed: of the class order, and with "resample" of everything else too.
+        order: how classes and images are drawn.
+            "resample": both from `seed`, so that runs with different seeds are different samples.
+            "official": as one call of the authors' generator does: the class order from `seed`, the images always
+            the same; infinity is 500000. The set must be in class order with equally many images per class.
+            "published": as "official", with the class order of the authors' published files: these come from one run
+            over the ratios 1, 1000, ..., 5000, 500000, each with the next shuffle of the same generator.
+            Path of a `.npy` file: the stored positions (float64 or integers), as they are; ratio, draws and seed
+            play no part then.
+    """
+    checked = as_labels(labels)
+    if isinstance(order, os.PathLike) or str(order).endswith(".npy"):
+        return read_order(Path(order), images=len(checked))
+    ratio = float(ratio)  # files that cannot hold an infinity write it as "inf"
+    if math.isnan(ratio) or ratio < 1:
+        raise ValueError(f"ratio must be from 1 (uniform) to math.inf (pure class order), got {ratio}")
+    if draws < 1:
+        raise ValueError(f"draws must be at least 1 image per period, got {draws}")
+    if order == "resample":
+        return _resampled(checked, ratio, draws, seed)
+    if order == "official":
+        return _official(checked, ratio, draws, seed, shuffles=1)
+    if order == "published":
+        return _official(checked, ratio, draws, seed, shuffles=_position_in_published_run(ratio))
+    raise ValueError(f"order must be 'resample', 'official', 'published' or the path of a .npy file, got {order!r}")
+
+
+def read_order(path: Path, *, images: int) -> IntArray:
+    """A stored index file (`.npy`, float64 or integer), checked against the number of images it points into."""
+    if not path.is_file():
+        raise FileNotFoundError(f"no stored order at {path}; expected a .npy file of image positions")
+    stored = np.load(path, allow_pickle=False)
+    if stored.ndim != 1 or stored.size == 0 or stored.dtype.kind not in "iuf":
+        raise ValueError(
+            f"{path}: expected a non-empty one-dimensional array of image positions, "
+            f"got {stored.dtype} of shape {stored.shape}"
+        )
+    if stored.dtype.kind == "f" and not np.array_equal(stored, np.floor(stored)):
+        raise ValueError(f"{path}: expected whole numbers (image positions), got fractions or NaN among them")
+    if stored.min() < 0 or stored.max() >= images:
+        raise ValueError(
+            f"{path}: positions run from {int(stored.min())} to {int(stored.max())}, "
+            f"but the data set has {images} images (0 to {images - 1})"
+        )
+    return np.asarray(stored, dtype=np.int64)
+
+
+def class_probabilities(classes: int, ratio: float, major: int) -> npt.NDArray[np.float64]:
+    """Q_t: probability ratio / (ratio + classes - 1) on the major class, 1 / (ratio + classes - 1) elsewhere."""
+    if math.isinf(ratio):
+        probabilities = np.zeros(classes, dtype=np.float64)
+        probabilities[major] = 1.0
+    else:
+        minor = 1.0 / (ratio + classes - 1)
+        probabilities = np.full(classes, minor, dtype=np.float64)
+        probabilities[major] = minor * ratio
+    return probabilities
+
+
+def _drawn_classes(
+    class_order: npt.ArrayLike, ratio: float, draws: int, uniforms: npt.NDArray[np.float64]
+) -> IntArray:
+    """The class of every step by inverting Q_t's cumulative distribution at one uniform number per step."""
+    majors = np.asarray(class_order, dtype=np.int64)
+    drawn = np.empty((len(majors), draws), dtype=np.int64)
+    for period, (major, chances) in enumerate(zip(majors, uniforms.reshape(len(majors), draws), strict=True)):
+        cumulative = class_probabilities(len(majors), ratio, int(major)).cumsum()
+        cumulative /= cumulative[-1]
+        drawn[period] = cumulative.searchsorted(chances, side="right")
+    return drawn.reshape(-1)
+
+
+def _resampled(labels: IntArray, ratio: float, draws: int, seed: int) -> IntArray:
+    """Class order, classes and images from one generator; classes without images take no part."""
+    _, groups = images_by_class(labels)
+    generator = np.random.default_rng(seed)
+    class_order = generator.permutation(len(groups))
+    drawn = _drawn_classes(class_order, ratio, draws, generator.random(len(groups) * draws))
+    counts = np.array([len(group) for group in groups], dtype=np.int64)
+    rank = generator.integers(0, counts[drawn])
+    first = np.concatenate(([0], np.cumsum(counts)[:-1]))
+    return np.concatenate(groups)[first[drawn] + rank]
+
+
+def _official(labels: IntArray, ratio: float, draws: int, seed: int, *, shuffles: int) -> IntArray:
+    """The authors' generator, number for number.
+
+    Class order: Python's `random` seeded with `seed`, the `shuffles`-th shuffle of a fresh 0..C-1. All else: numpy's
+    legacy generator seeded with 2022: one number per step gives the class (what `choice(C, 1, p=Q_t)` consumes), then
+    for classes 0..C-1 one `randint(0, n, count)` gives the images of all its steps.
+    """
+    classes, images_per_class = _equal_classes(labels)
+    python = random.Random(seed)
+    for _ in range(shuffles):
+        class_order = list(range(classes))
+        python.shuffle(class_order)
+    legacy = np.random.RandomState(_OFFICIAL_IMAGE_SEED)
+    finite_ratio = OFFICIAL_INFINITY if math.isinf(ratio) else ratio
+    drawn = _drawn_classes(class_order, finite_ratio, draws, legacy.random_sample(classes * draws))
+    chosen = np.empty(len(drawn), dtype=np.int64)
+    for label in range(classes):
+        steps = np.flatnonzero(drawn == label)
+        chosen[steps] = label * images_per_class + legacy.randint(0, images_per_class, len(steps))
+    return chosen
+
+
+def _equal_classes(labels: IntArray) -> tuple[int, int]:
+    """(number of classes, images per class) of a set in class order with equal counts; an error for any other."""
+    classes = int(labels.max()) + 1
+    images_per_class = len(labels) // classes
+    if images_per_class * classes != len(labels) or not np.array_equal(
+        labels, np.repeat(np.arange(classes), images_per_class)
+    ):
+        counts = np.bincount(labels)
+        in_order = bool((np.diff(labels) >= 0).all())
+        raise ValueError(
+            "the official label-shift order needs images in class order with equally many per class (image i has class "
+            f"i // n); got {len(labels)} labels of {classes} classes, {counts.min()} to {counts.max()} images each, "
+            f"{'in' if in_order else 'not in'} class order. Use order='resample' for such a set"
+        )
+    return classes, images_per_class
+
+
+def _position_in_published_run(ratio: float) -> int:
+    """How many shuffles the authors' run had made when it came to this ratio (counted from 1)."""
+    finite = OFFICIAL_INFINITY if math.isinf(ratio) else float(ratio)
+    if finite not in PUBLISHED_RATIOS:
+        known = ", ".join(f"{r:g}" for r in PUBLISHED_RATIOS)
+        raise ValueError(
+            f"order='published' knows the ratios {known} (= infinity), got {ratio:g}; use order='official'"
+        )
+    return PUBLISHED_RATIOS.index(finite) + 1

@@ -1,0 +1,57 @@
+"""Orders within one domain whose images are each seen once: shuffled, and temporally correlated (Dirichlet).
+
+An order is an int64 array of positions in the data set. It depends on the labels, its own options and the seed alone:
+the generator is built here from the seed, and the global random state is neither read nor changed. Every method
+therefore sees the same stream.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from wildtta.streams.labels import IntArray, as_labels, images_by_class
+
+
+def mild(labels: npt.ArrayLike, *, seed: int = 0) -> IntArray:
+    """Every image once, shuffled uniformly.
+
+    >>> mild([0, 0, 1, 1], seed=0).tolist()
+    [2, 0, 1, 3]
+    """
+    return np.random.default_rng(seed).permutation(len(as_labels(labels))).astype(np.int64)
+
+
+def single(labels: npt.ArrayLike, *, seed: int = 0) -> IntArray:
+    """The order for batches of one image: the same as `mild`, so that only the batch size differs between the two."""
+    return mild(labels, seed=seed)
+
+
+def dirichlet(labels: npt.ArrayLike, gamma: float = 0.1, *, slots: int | None = None, seed: int = 0) -> IntArray:
+    """Every image once, classes clustered in time: the temporally correlated stream of the field.
+
+    The stream is cut into `slots` periods (default: as many as there are classes). The images of each class are spread
+    over the periods by proportions drawn from a symmetric Dirichlet(gamma); inside a period the classes come one after
+    the other in random order. Small gamma: a class appears in a few bursts. Large gamma: close to shuffled, as long as
+    a class has fewer images than there are periods.
+
+    Source: the protocol of RoTTA (Yuan et al., CVPR 2023) and NOTE (Gong et al., NeurIPS 2022).
+    """
+    checked = as_labels(labels)
+    if not gamma > 0 or not np.isfinite(gamma):
+        raise ValueError(f"gamma must be a positive finite number (the Dirichlet concentration), got {gamma}")
+    _, groups = images_by_class(checked)
+    periods = len(groups) if slots is None else slots
+    if periods < 1:
+        raise ValueError(f"slots must be at least 1, got {periods}")
+    generator = np.random.default_rng(seed)
+    bursts: list[list[IntArray]] = [[] for _ in range(periods)]
+    for group in groups:
+        shuffled = generator.permutation(group)
+        proportions = generator.dirichlet(np.full(periods, gamma))
+        ends = np.rint(np.cumsum(proportions)[:-1] * len(group)).astype(np.int64)
+        for period, burst in enumerate(np.split(shuffled, ends)):
+            if len(burst):
+                bursts[period].append(burst)
+    ordered = [period[i] for period in bursts for i in generator.permutation(len(period))]
+    return np.concatenate(ordered).astype(np.int64)
