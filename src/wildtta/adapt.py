@@ -1,0 +1,68 @@
+"""The verb."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from wildtta.adapter import Adapter, refuse_half_precision
+from wildtta.methods.base import Method
+from wildtta.methods.registry import get_method
+from wildtta.network import choose_parameters, inspect_network
+from wildtta.network.selection import ParameterChoice
+from wildtta.precision import PRECISIONS, Precision
+
+
+def adapt(
+    model: nn.Module,
+    method: str | Method = "sar2",
+    *,
+    parameters: ParameterChoice = "auto",
+    head: str | nn.Module = "auto",
+    batch_size: int | None = None,
+    precision: Precision = None,
+    compile: bool = False,
+    **options: Any,
+) -> Adapter:
+    """Make ``model`` adapt itself to what it sees.
+
+    Args:
+        model: a classifier: images in, logits out (or an object with ``.logits``). It is changed in place.
+        method: a name (:func:`wildtta.methods`) or a config such as ``wildtta.SAR2(inequity=None)``.
+        parameters: what may learn: ``"auto"`` (the method's choice among norm layers), a list of names, a regular
+            expression, or a function of (name, parameter).
+        head: the linear layer that makes the logits, by name or as a module; ``"auto"`` finds it.
+        batch_size: for the learning rate's rule; None takes the first batch's size.
+        precision: None leaves the caller's settings alone; ``"fp32"``, ``"tf32"``, ``"bf16"``; ``"auto"``: the fastest.
+        compile: run the network through :func:`torch.compile`.
+        options: the method's hyper-parameters.
+
+    Returns:
+        An :class:`~wildtta.adapter.Adapter`, an ``nn.Module`` that predicts and learns on every call.
+
+    Example:
+        >>> import torch, wildtta
+        >>> from torch import nn
+        >>> net = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.ReLU(), nn.LayerNorm(16), nn.Linear(16, 4))
+        >>> model = wildtta.adapt(net, "tent")
+        >>> model(torch.randn(5, 8)).shape
+        torch.Size([5, 4])
+    """
+    if isinstance(model, Adapter):
+        raise TypeError("this model is adapted already; get the network back with model.unload() first")
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"expected an nn.Module that returns logits, got {type(model).__name__}")
+    if precision is not None and precision not in PRECISIONS:
+        raise ValueError(f"precision must be None or one of {', '.join(PRECISIONS)}, got {precision!r}")
+    if batch_size is not None and batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1 or None (taken from the first batch), got {batch_size}")
+    config = get_method(method, **options)
+    refuse_half_precision(model)
+    if any(parameter.is_inference() for parameter in model.parameters()):
+        raise ValueError("the network was made inside torch.inference_mode() and cannot learn; make it outside")
+    with torch.inference_mode(False):
+        facts = inspect_network(model, head)
+        names = choose_parameters(facts, parameters, config.scope) if config.scope != "nothing" else []
+        return Adapter(facts, names, config, batch_size=batch_size, precision=precision, compiled=compile)

@@ -1,0 +1,380 @@
+"""The adapted network: an ``nn.Module`` that predicts and learns on every call."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from wildtta.engine import Engine
+from wildtta.methods.base import Method
+from wildtta.network import Network
+from wildtta.network.norms import BatchStatistics
+from wildtta.network.probe import logits_of
+from wildtta.outcome import Answer, StepReport
+from wildtta.parts.learnables import Learnables
+from wildtta.precision import Precision
+from wildtta.state_file import fingerprint, read_state, write_state
+
+
+class Cost:
+    """Totals over the life of an adapter, in samples; reading one synchronises with the device."""
+
+    def __init__(self, memory: Mapping[str, Tensor]) -> None:
+        self._memory = memory
+
+    forwards = property(lambda self: int(self._memory["forwards"]), doc="Forward passes, as the paper counts them.")
+    backwards = property(lambda self: int(self._memory["backwards"]), doc="Backward passes, as the paper counts them.")
+    computed_forwards = property(lambda self: int(self._memory["computed_forwards"]), doc="Samples really forwarded.")
+    computed_backwards = property(
+        lambda self: int(self._memory["computed_backwards"]), doc="Samples really backwarded."
+    )
+    resets = property(lambda self: int(self._memory["resets"]), doc="Recoveries.")
+    skipped = property(lambda self: int(self._memory["skipped"]), doc="Batches that could not be learned from.")
+
+    def __repr__(self) -> str:
+        return (
+            f"Cost(forwards={self.forwards}, backwards={self.backwards}, resets={self.resets}, skipped={self.skipped})"
+        )
+
+
+class Adapter(nn.Module):
+    """A network that keeps itself accurate: ``adapter(images)`` returns logits and learns from the batch.
+
+    Made by :func:`wildtta.adapt`. The network is changed in place (only what learns, see ``repr``) and comes back bit for
+    bit with :meth:`unload`.
+    """
+
+    network: nn.Module
+
+    def __init__(
+        self,
+        facts: Network,
+        names: list[str],
+        method: Method,
+        *,
+        batch_size: int | None = None,
+        precision: Precision = None,
+        compiled: bool = False,
+    ) -> None:
+        super().__init__()
+        self.network = facts.module
+        self.method = method
+        self._facts = facts
+        self._paused = False
+        self._requested_precision = precision
+        self._rank = facts.input_rank
+        self._last: StepReport | None = None
+        self._training_before = {name: module.training for name, module in self.network.named_modules()}
+        self._grad_before = {name: parameter.requires_grad for name, parameter in self.network.named_parameters()}
+        parameters = dict(self.network.named_parameters())
+        learnables = Learnables(names, [parameters[name] for name in names]) if names else None
+        self._engine = Engine(facts, learnables, method, precision)
+        self._engine.given_batch_size = self._engine.batch_size = batch_size
+        self._batch_statistics: BatchStatistics | None = None
+        self._arrange()
+        self._fingerprint = self._identify()
+        if compiled:
+            self._engine.compiled = torch.compile(self.network)
+
+    def _arrange(self) -> None:
+        """Evaluation mode everywhere; only what learns has gradients; batch statistics where the method uses them."""
+        learns = set() if not self._engine.learns else set(map(id, self._engine.learnables.parameters))
+        for parameter in self.network.parameters():
+            parameter.requires_grad_(id(parameter) in learns)
+        for module in self.network.modules():
+            module.training = False
+        if self._engine.batch_statistics:
+            self._batch_statistics = BatchStatistics(self.network)
+
+    def _identify(self) -> str:
+        engine = self._engine
+        source = engine.learnables.split(engine.source) if engine.learns and engine.source is not None else {}
+        return fingerprint(self.network, source)
+
+    # -- the call ------------------------------------------------------------------------------------------------------
+
+    def forward(self, images: Tensor) -> Any:
+        """Logits for ``images`` (without a graph), then one update. Same kind of object as the bare network returns."""
+        self._check_in_use()
+        self._validate(images)
+        engine = self._engine
+        if engine.batch_size is None:
+            engine.batch_size = len(images)
+        with torch.inference_mode(False), torch.enable_grad():
+            images = images.detach()
+            if images.is_inference():
+                images = images.clone()
+            answer = self._answer(images)
+        self._rank = images.dim()
+        self._last = answer.report
+        return _without_graph(answer.output.raw, answer.output.logits)
+
+    def _answer(self, images: Tensor) -> Answer:
+        engine = self._engine
+        if engine.batch_statistics:
+            finite = torch.isfinite(images).flatten(1).all(1)
+            if not bool(finite.all()):
+                return self._answer_without(images, finite)
+        return (self.method.predict if self._paused else self.method.step)(engine, images)
+
+    def _answer_without(self, images: Tensor, finite: Tensor) -> Answer:
+        """Batch statistics would carry one non-finite sample to all others: it is left out, and its row is NaN."""
+        engine = self._engine
+        kept = finite.nonzero().squeeze(1)
+        source = images[kept] if len(kept) else torch.zeros_like(images[:1])
+        answer = self.method.predict(engine, source)
+        rows = torch.full((len(images), answer.output.logits.shape[1]), torch.nan, device=images.device)
+        rows = rows.to(answer.output.logits.dtype)
+        if len(kept):
+            rows[kept] = answer.output.logits.detach()
+        answer.output.logits = rows
+        answer.output.raw = _with_logits(answer.output.raw, rows.to(logits_of(answer.output.raw).dtype))
+        answer.report.seen = torch.tensor(len(images))
+        if not self._paused:
+            engine.count(skipped=1)
+            answer.report.skipped = engine.memory["skipped"].clone()
+        return answer
+
+    def _validate(self, images: Tensor) -> None:
+        if not isinstance(images, Tensor):
+            raise TypeError(
+                f"expected a tensor of images [batch, channels, height, width], got {type(images).__name__}"
+            )
+        if not images.is_floating_point():
+            raise TypeError(
+                f"expected floating-point images, got {images.dtype}; convert and normalise them first, "
+                "for instance (images / 255 - mean) / std"
+            )
+        facts, reference = self._facts, self._facts.head.weight
+        if self._rank is not None and images.dim() != self._rank:
+            raise ValueError(
+                f"expected a batch of rank {self._rank}, got shape {tuple(images.shape)}"
+                + ("; add the batch dimension with images[None]" if images.dim() == self._rank - 1 else "")
+            )
+        if images.dim() < 2 or images.shape[0] == 0 or images.numel() == 0:
+            raise ValueError(f"expected at least one image, got an empty batch of shape {tuple(images.shape)}")
+        if facts.input_channels is not None and images.dim() > 2 and images.shape[1] != facts.input_channels:
+            raise ValueError(
+                f"expected {facts.input_channels} channels in dimension 1, got shape {tuple(images.shape)}; "
+                "the order is [batch, channels, height, width]"
+            )
+        if images.device != reference.device:
+            raise ValueError(
+                f"the images are on {images.device}, the network on {reference.device}; "
+                f"move them with images.to({str(reference.device)!r})"
+            )
+        casts = torch.is_autocast_enabled(images.device.type) or self._engine.precision == "bf16"
+        if not casts and images.dtype != reference.dtype:
+            raise TypeError(
+                f"the images are {images.dtype}, the network is {reference.dtype}; convert them with "
+                f"images.to({reference.dtype}), or use autocast"
+            )
+
+    # -- what a caller can ask -------------------------------------------------------------------------------------------
+
+    @property
+    def last(self) -> StepReport:
+        """What happened in the last call. Tensors: reading one is what synchronises."""
+        if self._last is None:
+            raise AttributeError("there is no last step yet: call the adapter on a batch first")
+        return self._last
+
+    @property
+    def cost(self) -> Cost:
+        """Forward and backward passes so far, in samples."""
+        return Cost(self._engine.memory)
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate in force (the method's rule, once the first batch has told the batch size)."""
+        return self._engine.lr
+
+    @property
+    def learned_parameters(self) -> list[str]:
+        """Names of the parameters that learn."""
+        return list(self._engine.learnables.names) if self._engine.learns else []
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[Adapter]:
+        """Predict only, as long as the context lasts."""
+        before, self._paused = self._paused, True
+        try:
+            yield self
+        finally:
+            self._paused = before
+
+    def reset(self) -> None:
+        """Everything as on the first day: parameters, momentum, bank, averages, counters."""
+        self._check_in_use()
+        self._engine.reset()
+        self._last = None
+        self._rank = self._facts.input_rank
+
+    def unload(self) -> nn.Module:
+        """The untouched network back, bit for bit; the adapter cannot be used afterwards."""
+        self._check_in_use()
+        engine = self._engine
+        if engine.learns and engine.source is not None:
+            engine.learnables.assign(engine.source)
+        if self._batch_statistics is not None:
+            self._batch_statistics.remove()
+        for name, module in self.network.named_modules():
+            module.training = self._training_before[name]
+        for name, parameter in self.network.named_parameters():
+            parameter.requires_grad_(self._grad_before[name])
+        network = self.network
+        del self._engine
+        return network
+
+    def _check_in_use(self) -> None:
+        if "_engine" not in self.__dict__:
+            raise RuntimeError("this adapter was unloaded; adapt the network again with wildtta.adapt(network, method)")
+
+    # -- state -------------------------------------------------------------------------------------------------------------
+
+    def online_state(self) -> dict[str, Tensor]:
+        """All that learning changed: the learned parameters and the method's declared state."""
+        self._check_in_use()
+        engine = self._engine
+        learned = engine.learnables.split(engine.learnables.vector()) if engine.learns else {}
+        return {
+            **{f"parameters/{name}": value for name, value in learned.items()},
+            **{f"memory/{name}": value for name, value in engine.memory.items()},
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Write the online state alone (safetensors, atomically); a run that loads it goes on bit for bit."""
+        engine = self._engine
+        facts = {
+            "method": self.method.name,
+            "options": {name: value for name, value in self.method.options().items() if _is_plain(value)},
+            "network": self._fingerprint,
+            "batch_size": engine.batch_size,
+            "share": None if engine.share is None else engine.share.hex(),
+            "host_steps": engine.host_steps,
+            "known_bank_rows": engine.known_bank_rows,
+        }
+        write_state(path, self.online_state(), facts)
+
+    def load(self, path: str | Path) -> None:
+        """Go on where :meth:`save` left off; a state of another method, network or format is refused with the reason."""
+        self._check_in_use()
+        tensors, facts = read_state(path)
+        if facts["method"] != self.method.name:
+            raise ValueError(f"{path} is a state of {facts['method']!r}, this adapter runs {self.method.name!r}")
+        if facts["network"] != self._fingerprint:
+            raise ValueError(
+                f"{path} was saved from another network (or other weights, or other parameters that learn): "
+                f"its fingerprint is {facts['network'][:8]}, this network's is {self._fingerprint[:8]}"
+            )
+        engine = self._engine
+        present = self.online_state()
+        if set(tensors) != set(present) or any(tensors[name].shape != present[name].shape for name in present):
+            odd = sorted(set(tensors) ^ set(present)) or [n for n in present if tensors[n].shape != present[n].shape]
+            raise ValueError(f"{path} does not fit this adapter's options: {', '.join(odd[:4])} differ")
+        mine = {name: value for name, value in self.method.options().items() if _is_plain(value)}
+        changed = [name for name, value in mine.items() if facts["options"].get(name) != value]
+        if changed:
+            warnings.warn(
+                f"{path} was saved with other values of {', '.join(changed)}; going on with this adapter's",
+                stacklevel=2,
+            )
+        if engine.learns:
+            values = {name: tensors[f"parameters/{name}"] for name in engine.learnables.names}
+            engine.learnables.assign(engine.learnables.join(values))
+        for name, value in engine.memory.items():
+            value.copy_(tensors[f"memory/{name}"])
+        engine.batch_size = facts["batch_size"]
+        engine.share = None if facts["share"] is None else float.fromhex(facts["share"])
+        engine.host_steps, engine.known_bank_rows = facts["host_steps"], facts["known_bank_rows"]
+
+    # -- nn.Module's verbs ---------------------------------------------------------------------------------------------------
+
+    def train(self, mode: bool = True) -> Adapter:
+        """Marks the adapter; the network itself stays in evaluation mode (dropout off), whatever the mark."""
+        self.training = mode
+        return self
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Adapter:
+        """``.to``, ``.cuda``, ``.double``…: the online state follows the network."""
+        super()._apply(fn, recurse)
+        if "_engine" in self.__dict__:
+            refuse_half_precision(self.network)
+            with torch.inference_mode(False):
+                self._engine.moved()
+        return self
+
+    def __repr__(self) -> str:
+        if "_engine" not in self.__dict__:
+            return f"Adapter(unloaded, {type(self.network).__name__})"
+        facts, names = self._facts, self.learned_parameters
+        total = sum(parameter.numel() for parameter in self.network.parameters())
+        size = self._engine.learnables.size if names else 0
+        shown = ", ".join(names) if len(names) <= 6 else f"{', '.join(names[:3])}, …, {', '.join(names[-2:])}"
+        frozen = [name for name in facts.norm_names if not any(learned.startswith(f"{name}.") for learned in names)]
+        lines = [
+            f"method={self.method.name}",
+            f"network={type(self.network).__name__} ({facts.family}, {facts.classes} classes)",
+            f"head={facts.head_name} ({facts.feature_width} features)",
+            f"learns={len(names)} parameters, {size:,} of {total:,} values: {shown or 'none'}",
+            f"frozen norms={', '.join(frozen) or 'none'}",
+            f"statistics={'batch' if self._engine.batch_statistics else 'source' if facts.has_batch_norm else 'per sample'}",
+        ]
+        return "Adapter(\n  " + "\n  ".join(lines) + "\n)"
+
+
+def refuse_half_precision(network: nn.Module) -> None:
+    """float16 parameters lose small updates and overflow in entropies: they are refused with advice."""
+    halves = [name for name, parameter in network.named_parameters() if parameter.dtype == torch.float16]
+    if halves:
+        raise TypeError(
+            f"{len(halves)} parameters are float16 (for instance {halves[0]}): updates of norm parameters vanish in it. Use "
+            "network.float() with precision='bf16' (or torch.autocast with bfloat16)"
+        )
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def _with_logits(raw: Any, logits: Tensor) -> Any:
+    """``raw`` with other logits: the tensor itself, or a shallow copy of the object."""
+    if isinstance(raw, Tensor):
+        return logits
+    twin = copy.copy(raw)
+    if isinstance(twin, Mapping) and not hasattr(twin, "logits"):
+        twin["logits"] = logits  # type: ignore[index]
+    else:
+        twin.logits = logits  # type: ignore[union-attr]
+    return twin
+
+
+def _detached(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach()
+    if isinstance(value, tuple | list) and type(value) in (tuple, list):
+        return type(value)(_detached(item) for item in value)
+    return value
+
+
+def _without_graph(raw: Any, logits: Tensor) -> Any:
+    """What the caller gets: the network's own object, every tensor in it without a graph."""
+    if isinstance(raw, Tensor):
+        return raw.detach()
+    twin = _with_logits(raw, logits_of(raw).detach())
+    fields = twin if isinstance(twin, Mapping) else vars(twin)
+    for name, value in list(fields.items()):
+        detached = _detached(value)
+        if detached is not value:
+            if isinstance(twin, Mapping):
+                twin[name] = detached  # type: ignore[index]
+            else:
+                setattr(twin, name, detached)
+    return twin

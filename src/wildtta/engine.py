@@ -1,0 +1,147 @@
+"""The machinery that methods work with: passes through the network, what learns, the declared state."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from wildtta.network import Network
+from wildtta.network.probe import logits_of
+from wildtta.outcome import Output
+from wildtta.parts.learnables import Learnables
+from wildtta.precision import Precision, precision_context
+
+if TYPE_CHECKING:
+    from wildtta.methods.base import Method
+
+
+class Engine:
+    """A network in the hands of a method.
+
+    ``memory`` is the whole online state beside the parameters: a flat dict of tensors, declared once, changed in place.
+    """
+
+    def __init__(self, network: Network, learnables: Learnables | None, method: Method, precision: Precision) -> None:
+        self.network = network
+        self._learnables = learnables
+        self.method = method
+        self.precision = precision
+        self.batch_statistics = network.has_batch_norm and method.batch_statistics == "batch"
+        self.given_batch_size: int | None = None
+        self.batch_size: int | None = None
+        self.share: float | None = None
+        """Share of samples that taught lately: decides whether the first pass keeps its graph."""
+        self.fixed_shapes = False
+        """Whether a step must run without looking at the data (while a CUDA graph is recorded)."""
+        self.host_steps = 0
+        """Updates so far."""
+        self.known_bank_rows = 0
+        """Rows of the bank as the host last saw them (it looks until the bank is warm)."""
+        self.compiled: Callable[..., Any] | None = None
+        self.source: Tensor | None = None if learnables is None else learnables.vector()
+        self.memory: dict[str, Tensor] = {}
+        self.memory = self.first_day()
+
+    # -- what learns ---------------------------------------------------------------------------------------------------
+
+    @property
+    def learnables(self) -> Learnables:
+        if self._learnables is None:
+            raise TypeError(f"{self.method.name} learns nothing, so there are no learnable parameters to ask for")
+        return self._learnables
+
+    @property
+    def learns(self) -> bool:
+        return self._learnables is not None
+
+    @property
+    def device(self) -> torch.device:
+        return self.network.head.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type in which losses are computed: the head's, but at least float32."""
+        return torch.promote_types(self.network.head.weight.dtype, torch.float32)
+
+    @property
+    def lr(self) -> float:
+        """The learning rate in force, from the method's rule and the first batch's size."""
+        return self.method.learning_rate(self.network.family, self.batch_size or 64)
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    def first_day(self) -> dict[str, Tensor]:
+        """The declared state as it was before the first batch."""
+        device = self.device
+        state = {name: torch.zeros((), dtype=torch.int64, device=device) for name in COUNTERS}
+        declared = self.method.declare(self)
+        return {**state, **declared}
+
+    def reset(self) -> None:
+        """Parameters and state as on the first day, in place."""
+        if self._learnables is not None and self.source is not None:
+            self._learnables.assign(self.source)
+        for name, value in self.first_day().items():
+            self.memory[name].copy_(value)
+        self.batch_size = self.given_batch_size
+        self.share = None
+        self.host_steps = 0
+        self.known_bank_rows = 0
+
+    def moved(self) -> None:
+        """Follow the network to its (new) device and type."""
+        if self._learnables is not None and self.source is not None:
+            self.source = self.source.to(self._learnables.device, self._learnables.dtype)
+        fresh = self.first_day()
+        self.memory = {name: self.memory[name].to(value.device, value.dtype) for name, value in fresh.items()}
+
+    def count(self, **amounts: Tensor | int) -> None:
+        """Add to the counters."""
+        for name, amount in amounts.items():
+            self.memory[name].add_(amount)
+
+    # -- passes --------------------------------------------------------------------------------------------------------
+
+    def forward(self, images: Tensor, *, grad: bool) -> Output:
+        """One pass: logits and features in at least float32, with a graph where ``grad``."""
+        captured: list[Tensor] = []
+
+        def tap(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+            captured[:] = [inputs[0]]
+
+        handle = self.network.head.register_forward_pre_hook(tap)
+        try:
+            with torch.set_grad_enabled(grad), precision_context(self.precision, images.device):
+                raw = (self.compiled or self.network.module)(images)
+        finally:
+            handle.remove()
+        logits = logits_of(raw)
+        features = captured[0] if captured else logits
+        if features.dim() != 2 or logits.dim() != 2:
+            raise ValueError(
+                f"expected logits [batch, classes] and features [batch, width] at the head {self.network.head_name!r}, "
+                f"got {tuple(logits.shape)} and {tuple(features.shape)}; name the classifier's last linear layer with head="
+            )
+        return Output(images, logits.to(self.dtype), features.to(self.dtype), raw)
+
+    def head_logits(self, features: Tensor) -> Tensor:
+        """h(z): the linear head alone, in the losses' type."""
+        head = self.network.head
+        bias = None if head.bias is None else head.bias.to(features.dtype)
+        return nn.functional.linear(features, head.weight.to(features.dtype), bias)
+
+    @contextlib.contextmanager
+    def at(self, values: Tensor, back_to: Tensor) -> Iterator[None]:
+        """The parameters at ``values`` within, at ``back_to`` afterwards, whatever happens."""
+        self.learnables.assign(values)
+        try:
+            yield
+        finally:
+            self.learnables.assign(back_to)
+
+
+COUNTERS = ("resets", "skipped", "forwards", "backwards", "computed_forwards", "computed_backwards")

@@ -1,0 +1,297 @@
+"""The family that learns by gradients: every switch of the paper's ablations, and the hooks that a member overrides.
+
+Tent, InfoMax, SAR and SAR² are settings of this one class; EATA, DeYO, ReCAP, ROID and others override a hook or two. The loop
+itself is :func:`wildtta.online.online_step`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from wildtta.methods.base import Method
+from wildtta.outcome import Answer, Output
+from wildtta.parts import bank as centroid_bank
+from wildtta.parts.objectives import (
+    READINGS,
+    Reading,
+    diversity,
+    inequity_of_logits,
+    masked_mean,
+    redundancy,
+    smoothed_entropy,
+)
+
+if TYPE_CHECKING:
+    from wildtta.engine import Engine
+
+# SAR²'s learning rates: warm-start steps use them before any method.
+SAR2_LEARNING_RATES = {"convolutional": (1e-3 / 16, 1e-3), "transformer": (5e-3 / 16, 5e-3)}
+
+
+@dataclass
+class Lesson:
+    """Who may teach in a batch, and what is known of them. All tensors have the batch's length."""
+
+    mask: Tensor | None
+    """Which samples teach; None: all."""
+    labels: Tensor
+    """Pseudo labels of the first pass."""
+    weights: Tensor | None = None
+    """Per-sample weights of the loss, where a method has them."""
+    extra: dict[str, Tensor] = field(default_factory=dict)
+
+    def take(self, positions: Tensor) -> Lesson:
+        """The lesson of the samples at ``positions``, all of whom teach."""
+        weights = None if self.weights is None else self.weights[positions]
+        extra = {name: value[positions] for name, value in self.extra.items()}
+        return Lesson(None, self.labels[positions], weights, extra)
+
+
+@dataclass
+class Terms:
+    """The parts of a loss at one point of the weights."""
+
+    entropy: Tensor
+    """Weighted entropy part (what recovery watches, before its weight)."""
+    teachers: Tensor
+    """How many samples it averages over."""
+    redundancy: Tensor | None = None
+    inequity: Tensor | None = None
+    parts: list[Tensor] = field(default_factory=list)
+    """Everything that is minimised, each with its weight: their sum is the loss."""
+    warm: Tensor | None = None
+    """Whether the bank has rows enough (SAR²); None where there is no warm-up."""
+
+    @property
+    def total(self) -> Tensor:
+        return torch.stack([part.reshape(()) for part in self.parts]).sum() if len(self.parts) > 1 else self.parts[0]
+
+
+def help_text(text: str, default: Any) -> Any:
+    """A dataclass field with its documentation."""
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientMethod(Method):
+    """Entropy minimisation with everything that can be added to it. Fields are documented in their ``help`` metadata."""
+
+    lr: float | None = help_text("learning rate; None: the paper's for the network's family and batch size", None)
+    reliable: float | None = help_text("only samples with entropy below this times ln C teach; None: all", None)
+    sharpness: float | None = help_text("radius ρ of the sharpness-aware step; None: a plain step", None)
+    recovery: float | None = help_text("start again when the moving entropy falls below this; None: never", None)
+    redundancy: float | None = help_text("weight of R, in units of 1/D (1e3 means α = 10³/D); None: off", None)
+    inequity: float | None = help_text("weight β of I; None: off", None)
+    diversity: float | None = help_text("weight of InfoMax's diversity term; None: off", None)
+    entropy: float = help_text("weight of the entropy term; 0: off", 1.0)
+    bank: bool = help_text("R and I on the class-centroid bank (else on the live batch)", False)
+    momentum: float = help_text("SGD momentum", 0.9)
+    nesterov: bool = help_text("Nesterov momentum", False)
+    clip_value: float | None = help_text("cut each gradient entry to ± this", None)
+    clip_norm: float | None = help_text("scale the gradient down to this norm", None)
+    warm_start: int = help_text("first so many batches: steps on R + I of the live batch alone (table 9)", 0)
+    steps: int = help_text("updates per batch", 1)
+    episodic: bool = help_text("start every batch from the source weights", False)
+    coast: bool = help_text(
+        "a batch without teachers still moves the weights by momentum, as the authors' code does", True
+    )
+    second_filter: bool = help_text("drop samples that are unreliable at the perturbed weights", True)
+    recovery_keep: float = help_text("weight of the old value in the moving entropy", 0.9)
+    reading: Reading = help_text(
+        "how features are normalised in R: columns, rows, rows_centred, rows_then_columns", "columns"
+    )
+    variance_floor: float = help_text("smallest column variance in R, relative to the mean column variance", 0.0)
+    bank_rate: float = help_text("λ: weight of the new centroid in the bank", 0.9)
+    warmup: int | None = help_text("ζ: bank rows before learning starts; None: min(100, C/2)", None)
+    warmup_inclusive: bool = help_text("learn from ζ rows on (≥); False: from more than ζ", True)
+    warmup_scope: Literal["all", "regularisers"] = help_text("what waits for the bank: all learning, or R and I", "all")
+    perturbation: Literal["joint", "per_term"] = help_text("one ε from the whole loss, or one per term", "joint")
+    second_labels: Literal["first", "second"] = help_text(
+        "pseudo labels of the second pass: kept or made anew", "first"
+    )
+    bank_refresh: Literal["after", "before"] = help_text("refresh the bank after or before the step", "after")
+    bank_features: Literal["first", "post"] = help_text("refresh it with first-pass or post-step features", "first")
+    centroids: Literal["all", "reliable"] = help_text("samples that form centroids", "all")
+
+    passes: ClassVar[str] = "1 / 1"
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot be meant."""
+        positive = (
+            "lr",
+            "reliable",
+            "sharpness",
+            "recovery",
+            "redundancy",
+            "inequity",
+            "diversity",
+            "clip_value",
+            "clip_norm",
+        )
+        for name in positive:
+            value = getattr(self, name)
+            if value is not None and not (value > 0 and math.isfinite(value)):
+                raise ValueError(f"{name} must be a positive number or None (off), got {value!r}")
+        for name, low, high in (("momentum", 0.0, 1.0), ("bank_rate", 0.0, 1.0), ("recovery_keep", 0.0, 1.0)):
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise ValueError(f"{name} must lie between {low} and {high}, got {value!r}")
+        for name, least in (("steps", 1), ("warm_start", 0), ("variance_floor", 0), ("entropy", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)!r}")
+        choices: dict[str, tuple[str, ...]] = {
+            "reading": READINGS,
+            "warmup_scope": ("all", "regularisers"),
+            "perturbation": ("joint", "per_term"),
+            "second_labels": ("first", "second"),
+            "bank_refresh": ("after", "before"),
+            "bank_features": ("first", "post"),
+            "centroids": ("all", "reliable"),
+        }
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+        if self.bank and self.redundancy is None and self.inequity is None:
+            raise ValueError(
+                "bank=True keeps centroids for R and I, but both are off; set redundancy or inequity, or bank=False"
+            )
+        if self.entropy == 0 and self.redundancy is None and self.inequity is None and self.diversity is None:
+            raise ValueError("nothing to minimise: entropy=0 and redundancy, inequity and diversity are off")
+
+    # -- what the loop asks ----------------------------------------------------------------------------------------------
+
+    @property
+    def regularised(self) -> bool:
+        return self.redundancy is not None or self.inequity is not None
+
+    @property
+    def wants_whole_batch(self) -> bool:
+        """Whether samples that do not teach are needed in the graph: R, I or diversity look at all of them."""
+        if self.diversity is not None:
+            return True
+        return self.regularised and not (self.bank and self.centroids == "reliable")
+
+    @property
+    def selects(self) -> bool:
+        """Whether some samples may be left out."""
+        return self.reliable is not None
+
+    def warmup_rows(self, classes: int) -> int:
+        """ζ: 100 for 1000 classes; min(100, C/2) elsewhere."""
+        return self.warmup if self.warmup is not None else min(100, classes // 2)
+
+    def is_warm(self, rows: Any, classes: int) -> Any:
+        """Whether ``rows`` (a number, or a tensor on the device) are enough to learn: at least ζ, or more than ζ."""
+        needed = self.warmup_rows(classes)
+        return rows >= needed if self.warmup_inclusive else rows > needed
+
+    def declare(self, engine: Engine) -> dict[str, Tensor]:
+        device, learnables = engine.device, engine.learnables
+        state = {"momentum": torch.zeros(learnables.size, dtype=learnables.dtype, device=device)}
+        if self.recovery is not None:
+            state["e_m"] = torch.full((), math.nan, dtype=engine.dtype, device=device)
+        if self.bank:
+            network = engine.network
+            state |= centroid_bank.empty_bank(network.classes, network.feature_width, dtype=engine.dtype, device=device)
+        return state
+
+    def step(self, engine: Engine, images: Tensor) -> Answer:
+        from wildtta.online import online_step
+
+        return online_step(self, engine, images)
+
+    # -- hooks -----------------------------------------------------------------------------------------------------------
+
+    def threshold(self, engine: Engine) -> float:
+        """E₀ in nats."""
+        return (self.reliable or math.inf) * math.log(engine.network.classes)
+
+    def select(self, engine: Engine, first: Output) -> Lesson:
+        """Who may teach: samples with E(x) < E₀."""
+        mask = None if self.reliable is None else first.entropies.detach() < self.threshold(engine)
+        return Lesson(mask, first.labels)
+
+    def reselect(self, engine: Engine, second: Output, lesson: Lesson) -> Lesson:
+        """Who still teaches at the perturbed weights."""
+        if self.second_labels == "second":
+            lesson = replace(lesson, labels=second.labels)
+        if self.reliable is None or not self.second_filter:
+            return lesson
+        reliable = second.entropies.detach() < self.threshold(engine)
+        return replace(lesson, mask=reliable if lesson.mask is None else lesson.mask & reliable)
+
+    def sample_losses(self, engine: Engine, output: Output, lesson: Lesson) -> Tensor:
+        """What is minimised per sample, [b]: the entropy (with InfoMax's smoothing where diversity is on)."""
+        losses = smoothed_entropy(output.logits) if self.diversity is not None else output.entropies
+        return losses if lesson.weights is None else losses * lesson.weights
+
+    def remember(self, engine: Engine, first: Output, lesson: Lesson, allowed: Tensor) -> None:
+        """What is kept for the next batch, where ``allowed`` (a boolean scalar on the device): the bank's rows."""
+        if self.bank:
+            live = self.live_centroids(engine, first, lesson)
+            centroid_bank.refresh(engine.memory, live, rate=self.bank_rate, reading=self.reading, allowed=allowed)
+
+    def penalty_gradient(self, engine: Engine, theta: Tensor) -> Tensor | None:
+        """Gradient of a penalty on the weights themselves (EATA's Fisher term); None: there is none."""
+        return None
+
+    def settle(self, engine: Engine, theta: Tensor) -> Tensor:
+        """A last word on the updated weights (ROID's pull towards the source)."""
+        return theta
+
+    def recovered(self, engine: Engine, trigger: Tensor) -> None:
+        """State beside momentum and e_m that a recovery sets back, where ``trigger`` holds."""
+        if self.bank:
+            centroid_bank.clear(engine.memory, trigger)
+
+    # -- the loss --------------------------------------------------------------------------------------------------------
+
+    def live_centroids(self, engine: Engine, output: Output, lesson: Lesson) -> centroid_bank.Centroids:
+        mask = lesson.mask if self.centroids == "reliable" else None
+        wide = centroid_bank.accumulation_dtype(engine.device)
+        return centroid_bank.live_centroids(output.features.to(wide), lesson.labels, mask, engine.network.classes)
+
+    def terms(self, engine: Engine, output: Output, lesson: Lesson, forming: Lesson) -> Terms:
+        """The loss at the present weights.
+
+        ``lesson`` says who teaches by entropy, ``forming`` who may form centroids (the first pass's choice: a second
+        filter does not remove a sample from its class's centroid).
+        """
+        losses = self.sample_losses(engine, output, lesson)
+        mean = masked_mean(losses, lesson.mask)
+        number = torch.full((), len(losses), device=losses.device) if lesson.mask is None else lesson.mask.sum()
+        terms = Terms(entropy=mean, teachers=number)
+        if self.entropy > 0:
+            terms.parts.append(self.entropy * mean)
+        if self.diversity is not None:
+            terms.parts.append(-self.diversity * diversity(output.logits))
+        if self.regularised:
+            self._add_regularisers(terms, engine, output, forming)
+        return terms
+
+    def _add_regularisers(self, terms: Terms, engine: Engine, output: Output, forming: Lesson) -> None:
+        weight: Tensor | float = 1.0
+        if self.bank:
+            live = self.live_centroids(engine, output, forming)
+            sums = centroid_bank.moments(engine.memory, live, self.reading)
+            terms.warm = self.is_warm(sums.count, engine.network.classes)
+            assert terms.warm is not None
+            if self.warmup_scope == "regularisers":
+                weight = terms.warm.to(engine.dtype)
+        if self.redundancy is not None:
+            if self.bank:
+                terms.redundancy = sums.redundancy(self.reading, self.variance_floor).to(engine.dtype)
+            else:
+                wide = output.features.to(centroid_bank.accumulation_dtype(engine.device))
+                direct = redundancy(wide, reading=self.reading, variance_floor=self.variance_floor)
+                terms.redundancy = direct.to(engine.dtype)
+            terms.parts.append(weight * (self.redundancy / engine.network.feature_width) * terms.redundancy)
+        if self.inequity is not None:
+            mean = sums.mean().to(engine.dtype) if self.bank else output.features.mean(0)
+            terms.inequity = inequity_of_logits(engine.head_logits(mean[None]))
+            terms.parts.append(weight * self.inequity * terms.inequity)

@@ -1,0 +1,58 @@
+"""SAR²: SAR with redundancy and inequity of class centroids, in three costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from wildtta.methods.gradient import SAR2_LEARNING_RATES, help_text
+from wildtta.methods.registry import register
+from wildtta.methods.sar import SAR
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class SAR2(SAR):
+    """SAR with two regularisers that keep features from collapsing ("Adapt in the Wild").
+
+        min over norm parameters of  S(x)·E^SA + α·R^SA(C^t) + β·I^SA(C^t)
+
+    C^t holds the live centroids of the classes predicted in this batch and the bank's rows of all others seen before.
+    R(Z) = 1/(D−1) Σ_{i≠j} 𝒞_ij² with 𝒞 the correlation matrix of the rows; I(Z) = ln C − H(softmax(h(mean row))).
+    α = 10³/D, β = 50; one ε from the whole loss; nothing learns until C^t has ζ rows. The bank is refreshed after the step with
+    c̃_i ← (1−λ) c̃_i + λ c_i, λ = 0.9, from the first pass. R and I act also where nothing is reliable.
+    """
+
+    name: ClassVar[str] = "sar2"
+    title: ClassVar[str] = "SAR²"
+    paper: ClassVar[str] = "Niu et al., Adapt in the Wild (SAR²), extension of https://arxiv.org/abs/2302.12400"
+    passes: ClassVar[str] = "2 / 2"
+    learning_rates: ClassVar[dict[str, tuple[float, float]]] = SAR2_LEARNING_RATES
+
+    redundancy: float | None = help_text("weight of R in units of 1/D (α = 10³/D); None: off", 1e3)
+    inequity: float | None = help_text("weight β of I; None: off", 50.0)
+    bank: bool = help_text("R and I on the class-centroid bank; False: on the live batch", True)
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class SAR2Efficient(SAR2):
+    """SAR²† of the paper: only reliable samples form centroids too, so that the second pass runs on them alone."""
+
+    name: ClassVar[str] = "sar2-efficient"
+    title: ClassVar[str] = "SAR²†"
+    passes: ClassVar[str] = "1 + s / 2s (s: share of reliable samples)"
+
+    centroids: Literal["all", "reliable"] = help_text("samples that form centroids", "reliable")
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class SAR2Single(SAR2):
+    """SAR² without the sharpness pass: one forward and one backward, Tent's price. R and I do the stabilising."""
+
+    name: ClassVar[str] = "sar2-single"
+    title: ClassVar[str] = "SAR² (single pass)"
+    passes: ClassVar[str] = "1 / 1"
+
+    sharpness: float | None = help_text("radius ρ; None: a plain step", None)

@@ -1,0 +1,82 @@
+"""Which modules are normalisation layers, and how batch statistics are switched on and off."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+_NORM_TYPES: tuple[type[nn.Module], ...] = (
+    _BatchNorm,
+    _InstanceNorm,
+    nn.LayerNorm,
+    nn.GroupNorm,
+    nn.RMSNorm,
+)
+_NORM_CLASS_NAME = re.compile(r"norm(act)?\d*d?$", re.IGNORECASE)
+
+
+def is_norm(module: nn.Module) -> bool:
+    """Whether ``module`` is a normalisation layer with something to learn (an affine weight).
+
+    torch's own layers and all their subclasses (timm's and torchvision's among them) are known by type. A layer that
+    somebody wrote as a plain module (many RMSNorms) is known by its shape: a leaf whose class is called a norm and
+    whose weight is a vector.
+    """
+    weight = getattr(module, "weight", None)
+    if not isinstance(weight, nn.Parameter):
+        return False
+    if isinstance(module, _NORM_TYPES):
+        return True
+    is_leaf = next(module.children(), None) is None
+    return is_leaf and weight.dim() == 1 and _NORM_CLASS_NAME.search(type(module).__name__) is not None
+
+
+def is_batch_norm(module: nn.Module) -> bool:
+    """Whether ``module`` normalises over the batch (BatchNorm1d/2d/3d, SyncBatchNorm, their subclasses)."""
+    return isinstance(module, _BatchNorm)
+
+
+def norm_parameters(module: nn.Module) -> Iterator[nn.Parameter]:
+    """The affine parameters of a norm layer itself (``BatchNormAct2d`` may hold an activation with parameters)."""
+    for name in ("weight", "bias"):
+        parameter = getattr(module, name, None)
+        if isinstance(parameter, nn.Parameter):
+            yield parameter
+
+
+def _statistics_of_this_batch(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+    """Forward pre-hook: normalise by the batch's own moments, or by the source's where one value has no variance."""
+    batch: Tensor = inputs[0]
+    values_per_channel = batch.numel() // max(1, batch.shape[1])
+    module.training = values_per_channel > 1
+
+
+class BatchStatistics:
+    """Batch statistics in every BatchNorm of a network, without touching one buffer.
+
+    A BatchNorm that trains and does not track statistics normalises by the batch's moments and neither reads nor
+    writes ``running_mean``/``running_var``; so the two flags are the whole switch, and switching back is exact.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        self._layers = [module for module in network.modules() if is_batch_norm(module)]
+        self._before = [(layer.training, layer.track_running_stats) for layer in self._layers]
+        self._hooks = [layer.register_forward_pre_hook(_statistics_of_this_batch) for layer in self._layers]
+        for layer in self._layers:
+            layer.track_running_stats = False  # type: ignore[assignment]
+
+    def __bool__(self) -> bool:
+        return bool(self._layers)
+
+    def remove(self) -> None:
+        """Back to the statistics of the source, flags and hooks as they were."""
+        for hook in self._hooks:
+            hook.remove()
+        for layer, (training, tracked) in zip(self._layers, self._before, strict=True):
+            layer.training = training
+            layer.track_running_stats = tracked  # type: ignore[assignment]

@@ -1,0 +1,153 @@
+"""One forward pass over a made-up input, to see a network at work: what runs, in which order, with which shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_IMAGE_SIDES = (32, 64, 224, 28, 96, 128, 256, 299, 384, 448, 512, 16, 8)
+
+
+@dataclass
+class Execution:
+    """What a probe saw.
+
+    ``order`` lists the modules by the first time each one *finished*, ``spans`` maps a module's name to its first
+    (entry, exit) tick, and ``shapes`` to the shapes of its first tensor argument and result.
+    """
+
+    order: list[str] = field(default_factory=list)
+    spans: dict[str, tuple[int, int]] = field(default_factory=dict)
+    shapes: dict[str, tuple[torch.Size | None, torch.Size | None]] = field(default_factory=dict)
+    linear_outputs: dict[str, Tensor] = field(default_factory=dict)
+    linear_inputs: dict[str, Tensor] = field(default_factory=dict)
+    logits: Tensor | None = None
+
+
+def logits_of(output: Any) -> Tensor:
+    """The logits in what a network returned: the tensor itself, ``output.logits``, or ``output["logits"]``."""
+    if isinstance(output, Tensor):
+        return output
+    logits = getattr(output, "logits", None)
+    if logits is None and isinstance(output, Mapping):
+        logits = output.get("logits")
+    if isinstance(logits, Tensor):
+        return logits
+    raise TypeError(
+        f"the network returned {type(output).__name__}; expected a tensor of logits [batch, classes] or an object with "
+        "a .logits tensor. Wrap the network in a module that returns its logits"
+    )
+
+
+def input_convolution(network: nn.Module) -> nn.Module | None:
+    """The first convolution (a patch embedding is one): it tells the rank and the channels of an input."""
+    for module in network.modules():
+        if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
+            return module
+    return None
+
+
+def _hinted_shapes(network: nn.Module) -> Iterator[tuple[int, ...]]:
+    """Input shapes that the network itself tells: timm's config, Hugging Face's config, a patch embedding's size."""
+    for attribute in ("pretrained_cfg", "default_cfg"):
+        config = getattr(network, attribute, None)
+        if isinstance(config, Mapping) and config.get("input_size"):
+            yield tuple(config["input_size"])
+    for module in network.modules():
+        for holder in (module, getattr(module, "config", None)):
+            size = getattr(holder, "img_size", None) or getattr(holder, "image_size", None)
+            if size is None:
+                continue
+            height, width = (size, size) if isinstance(size, int) else tuple(size)[-2:]
+            convolution = input_convolution(network)
+            channels = getattr(holder, "num_channels", None) or getattr(convolution, "in_channels", 3)
+            yield (int(channels), int(height), int(width))
+
+
+def _candidate_shapes(network: nn.Module) -> Iterator[tuple[int, ...]]:
+    yield from dict.fromkeys(_hinted_shapes(network))
+    convolution = input_convolution(network)
+    if isinstance(convolution, nn.Conv1d | nn.Conv2d | nn.Conv3d):
+        rank = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
+        dimensions = next(size for kind, size in rank.items() if isinstance(convolution, kind))
+        for side in _IMAGE_SIDES if dimensions < 3 else (32, 16, 64):
+            yield (convolution.in_channels, *[side] * dimensions)
+    else:
+        for module in network.modules():
+            if isinstance(module, nn.Linear):
+                yield (module.in_features,)
+                break
+
+
+def _first_tensor(value: Any) -> Tensor | None:
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, tuple | list):
+        return next((item for item in value if isinstance(item, Tensor)), None)
+    return None
+
+
+def _watch(network: nn.Module, images: Tensor) -> Execution:
+    seen = Execution()
+    tick = iter(range(1 << 62))
+    entered: dict[str, int] = {}
+    handles = []
+    for name, module in network.named_modules():
+
+        def enter(module: nn.Module, inputs: tuple[Any, ...], name: str = name) -> None:
+            entered.setdefault(name, next(tick))
+
+        def leave(module: nn.Module, inputs: tuple[Any, ...], output: Any, name: str = name) -> None:
+            if isinstance(module, nn.Linear):
+                seen.linear_inputs[name], seen.linear_outputs[name] = inputs[0], output
+            if name in seen.spans:
+                return
+            seen.order.append(name)
+            seen.spans[name] = (entered[name], next(tick))
+            before, after = _first_tensor(inputs), _first_tensor(output)
+            seen.shapes[name] = (
+                None if before is None else before.shape,
+                None if after is None else after.shape,
+            )
+
+        handles.append(module.register_forward_pre_hook(enter))
+        handles.append(module.register_forward_hook(leave))
+    try:
+        seen.logits = logits_of(network(images))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return seen
+
+
+def probe(network: nn.Module) -> Execution | None:
+    """Run ``network`` once (two samples, evaluation mode, no gradient) and tell what ran; None where no input fits.
+
+    Shapes come from the network's own hints, else from its first convolution with usual image sides, else from its
+    first linear layer. Modes, buffers and the random state are left as they were.
+    """
+    reference = next(network.parameters(), None)
+    if reference is None:
+        return None
+    modes = {module: module.training for module in network.modules()}
+    for module in modes:
+        module.training = False
+    devices = [reference.device] if reference.device.type == "cuda" else []
+    try:
+        with torch.inference_mode(False), torch.no_grad(), torch.random.fork_rng(devices):
+            for shape in _candidate_shapes(network):
+                images = torch.zeros(2, *shape, dtype=reference.dtype, device=reference.device)
+                try:
+                    return _watch(network, images)
+                except TypeError:
+                    raise
+                except Exception:
+                    continue
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+    return None

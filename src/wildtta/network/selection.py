@@ -1,0 +1,78 @@
+"""Which parameters may learn: the method's own choice, or the caller's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+from torch import nn
+
+from wildtta.network.inspection import Network
+from wildtta.network.norms import norm_parameters
+
+Scope = Literal["nothing", "norms", "norms below the top", "everything"]
+ParameterChoice = str | Iterable[str] | Callable[[str, nn.Parameter], bool]
+
+
+def _named_parameters(network: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: parameter for name, parameter in network.named_parameters() if parameter.is_floating_point()}
+
+
+def _by_scope(network: Network, scope: Scope) -> list[str]:
+    available = _named_parameters(network.module)
+    if scope == "nothing":
+        return []
+    if scope == "everything":
+        return list(available)
+    if not network.norm_names:
+        raise ValueError(
+            f"{type(network.module).__name__} has no normalisation layer with affine parameters (BatchNorm, GroupNorm, "
+            "LayerNorm, InstanceNorm, RMSNorm), and this method learns those. Choose what learns with "
+            "parameters=: a list of parameter names, a regular expression or a function"
+        )
+    left_alone = set(network.top_norm_names) if scope == "norms below the top" else set()
+    wanted = {
+        id(parameter)
+        for name in network.norm_names
+        if name not in left_alone
+        for parameter in norm_parameters(network.module.get_submodule(name))
+    }
+    return [name for name, parameter in available.items() if id(parameter) in wanted]
+
+
+def choose_parameters(network: Network, choice: ParameterChoice, scope: Scope) -> list[str]:
+    """Names of the parameters that learn, in the network's order.
+
+    ``choice`` is ``"auto"`` (the method's ``scope``), a regular expression searched in each name, a list of names, or
+    a function of (name, parameter).
+    """
+    available = _named_parameters(network.module)
+    if choice == "auto":
+        return _by_scope(network, scope)
+    if isinstance(choice, str):
+        try:
+            pattern = re.compile(choice)
+        except re.error as error:
+            raise ValueError(f"parameters={choice!r} is no regular expression: {error}") from error
+        chosen = [name for name in available if pattern.search(name)]
+        described = f"the regular expression {choice!r}"
+    elif callable(choice):
+        chosen = [name for name, parameter in available.items() if choice(name, parameter)]
+        described = "the function given as parameters="
+    else:
+        wanted = list(choice)
+        unknown = [name for name in wanted if name not in available]
+        if unknown:
+            raise ValueError(
+                f"parameters= names {unknown[:5]}, which this network does not have; its parameters: "
+                f"{', '.join(list(available)[:12])}{', …' if len(available) > 12 else ''}"
+            )
+        chosen = [name for name in available if name in set(wanted)]
+        described = "the list given as parameters="
+    if not chosen:
+        raise ValueError(
+            f"{described} chose none of the network's {len(available)} parameters, for instance "
+            f"{', '.join(list(available)[:6])}; something must learn"
+        )
+    return chosen

@@ -1,0 +1,136 @@
+"""Losses as pure functions of logits and features.
+
+Notation: C classes, B samples, D feature dimensions, N rows; natural logarithm throughout.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+Reading = Literal["columns", "rows", "rows_centred", "rows_then_columns"]
+READINGS: tuple[str, ...] = get_args(Reading)
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """Entropy of each prediction, E(x) = −Σ_c p_c ln p_c with p = softmax(logits): [B, C] to [B] (Tent, SAR)."""
+    log_probabilities = F.log_softmax(logits, dim=-1)
+    return -(log_probabilities.exp() * log_probabilities).sum(-1)
+
+
+def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
+    """Mean of ``values`` where ``mask`` holds; 0 (with gradient 0) where it holds nowhere.
+
+    Values outside the mask may be anything, NaN too: they are replaced before they are multiplied.
+    """
+    if mask is None:
+        return values.mean() if values.numel() else values.sum()
+    kept = torch.where(mask, values, torch.zeros_like(values))
+    return kept.sum() / mask.sum().clamp(min=1)
+
+
+def diversity(logits: Tensor, epsilon: float = 1e-5) -> Tensor:
+    """Entropy of the batch's mean prediction, H(mean_b p_b) (InfoMax, SHOT); with 1e-5 inside, as its authors have it."""
+    mean = logits.softmax(-1).mean(0)
+    return -(mean * (mean + epsilon).log()).sum()
+
+
+def smoothed_entropy(logits: Tensor, epsilon: float = 1e-5) -> Tensor:
+    """InfoMax's entropy, −Σ_c p_c ln(p_c + ε), per sample."""
+    probabilities = logits.softmax(-1)
+    return -(probabilities * (probabilities + epsilon).log()).sum(-1)
+
+
+def normalise_rows(rows: Tensor, reading: Reading) -> Tensor:
+    """The part of a reading that looks at one row at a time: nothing, centring, or standardising over D.
+
+    A constant row has no direction: standardised, it is 0.
+    """
+    if reading == "columns":
+        return rows
+    centred = rows - rows.mean(-1, keepdim=True)
+    if reading != "rows":
+        return centred
+    variance = centred.square().mean(-1, keepdim=True)
+    # Rounding leaves a constant row with a variance of about (value · machine epsilon)².
+    noise = (torch.finfo(rows.dtype).eps * 8 * rows.detach().abs().amax(-1, keepdim=True)).square()
+    constant = variance <= noise
+    return torch.where(constant, torch.zeros_like(centred), centred / torch.where(constant, 1.0, variance).sqrt())
+
+
+def redundancy_from_moments(
+    count: Tensor | float, first: Tensor, second: Tensor, *, reading: Reading = "columns", variance_floor: float = 0.0
+) -> Tensor:
+    """R of N rows from their sums Σz [D] and Σzzᵀ [D, D] (rows already through :func:`normalise_rows`).
+
+    With 𝒞 the normalised second-moment matrix, R = 1/(D−1) · Σ_{i≠j} 𝒞_ij². What 𝒞 is depends on the reading:
+
+    - ``columns``: the correlation matrix, (Σzzᵀ/N − μμᵀ)_ij / σ_i σ_j (the paper's equation);
+    - ``rows``, ``rows_centred``: Σzzᵀ/N of the normalised rows, as it is;
+    - ``rows_then_columns``: Σzzᵀ/N divided by σ_i σ_j, columns not centred.
+
+    σ² is replaced by max(σ², variance_floor · mean σ²). A column without variance contributes 0 with gradient 0
+    (``rows_then_columns`` divides by 1 there).
+    """
+    width = first.shape[-1]
+    mean = first / count
+    moments = second / count
+    if reading in ("columns", "rows_then_columns"):
+        squares = moments.diagonal()
+        variance = squares - mean.square()
+        # What subtracting two nearly equal numbers leaves of a constant column.
+        noise = 64 * torch.finfo(second.dtype).eps * squares.detach().abs()
+        dead = variance <= noise
+        if variance_floor > 0:
+            floor = variance_floor * torch.where(dead, 0.0, variance).mean()
+            variance = torch.maximum(variance, floor)
+        inverse = torch.where(dead, torch.ones_like(variance), variance).rsqrt()
+        if reading == "columns":
+            inverse = torch.where(dead, torch.zeros_like(inverse), inverse)
+            moments = moments - torch.outer(mean, mean)
+        moments = moments * torch.outer(inverse, inverse)
+    off_diagonal = moments.square().sum() - moments.diagonal().square().sum()
+    return off_diagonal / max(1, width - 1)
+
+
+def redundancy(rows: Tensor, *, reading: Reading = "columns", variance_floor: float = 0.0) -> Tensor:
+    """Redundancy R(Z) of N rows of D features (SAR², equation of R; 0 = uncorrelated dimensions, D = all the same).
+
+    The direct form: rows are normalised, then columns are centred about their mean before anything is squared, so
+    that it can judge :func:`redundancy_from_moments`. Where N < D the N×N Gram matrix is used: it has the same
+    Frobenius norm as the D×D matrix.
+    """
+    number, width = rows.shape
+    normalised = normalise_rows(rows, reading)
+    if reading in ("columns", "rows_then_columns"):
+        mean = normalised.mean(0)
+        centred = normalised - mean
+        variance = centred.square().mean(0)
+        noise = (torch.finfo(rows.dtype).eps * 8 * normalised.detach().abs().amax(0)).square()
+        dead = variance <= noise
+        if variance_floor > 0:
+            variance = torch.maximum(variance, variance_floor * torch.where(dead, 0.0, variance).mean())
+        deviation = torch.where(dead, torch.ones_like(variance), variance).sqrt()
+        if reading == "columns":
+            normalised = torch.where(dead, torch.zeros_like(centred), centred / deviation)
+        else:
+            normalised = normalised / deviation
+    small = normalised @ normalised.T if number < width else normalised.T @ normalised
+    diagonal = normalised.square().mean(0)
+    off_diagonal = (small / number).square().sum() - diagonal.square().sum()
+    return off_diagonal / max(1, width - 1)
+
+
+def inequity_of_logits(logits: Tensor) -> Tensor:
+    """ln C − H(softmax(logits)) for the logits of one mean feature, [C] or [1, C]."""
+    flat = logits.reshape(1, -1)
+    return math.log(flat.shape[-1]) - entropy(flat).squeeze(0)
+
+
+def inequity(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Inequity I(Z) = ln C − H(softmax(h(μ))) with μ the mean row and h the linear head (SAR²; 0 unbiased, ln C worst)."""
+    return inequity_of_logits(F.linear(rows.mean(0, keepdim=True), weight, bias))

@@ -1,0 +1,58 @@
+"""Numeric precision of the passes: the caller's, or one of three, or the fastest on this device."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Literal, get_args
+
+import torch
+
+Precision = Literal["fp32", "tf32", "bf16"] | None
+PRECISIONS: tuple[str, ...] = (*get_args(Literal["fp32", "tf32", "bf16"]), "auto")
+
+
+@contextlib.contextmanager
+def _tensor_cores_for_float32(allowed: bool) -> Iterator[None]:
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32, cudnn.allow_tf32 = allowed, allowed
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
+
+
+@contextlib.contextmanager
+def _without_autocast_cache() -> Iterator[None]:
+    """Autocast remembers cast weights for as long as the caller's context lasts. Ours change in between, and a copy that
+
+    was cast without a graph would hide the gradient: within our passes nothing is remembered.
+    """
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)
+
+
+@contextlib.contextmanager
+def precision_context(precision: Precision, device: torch.device) -> Iterator[None]:
+    """Run a pass at ``precision``; None leaves the caller's dtype, autocast and TF32 settings as they are."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_without_autocast_cache())
+        if precision == "bf16":
+            stack.enter_context(torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False))
+        elif precision is not None:
+            stack.enter_context(torch.autocast(device.type, enabled=False))
+            if device.type == "cuda":
+                stack.enter_context(_tensor_cores_for_float32(precision == "tf32"))
+        yield
+
+
+@contextlib.contextmanager
+def losses_in_full_precision(device: torch.device) -> Iterator[None]:
+    """Objectives are computed outside autocast, whatever the caller has on."""
+    with torch.autocast(device.type, enabled=False):
+        yield
