@@ -1,0 +1,96 @@
+"""The numbers that the paper prints, as data.
+
+``printed.json`` holds the 27 tables (1-9 of the main text, A-R of the appendix): accuracy in percent unless the table's
+``metric`` says otherwise, ``null`` where the paper leaves a place empty.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from typing import Any
+
+Printed = float | int | str | bool | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrintedRow:
+    """One printed line: whose model, which method, and the values in column order."""
+
+    model: str | None
+    method: str
+    values: tuple[Printed, ...]
+    std: tuple[float | None, ...] | None = None
+    severity: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrintedTable:
+    """One printed table, addressed by (model, method, column)."""
+
+    name: str
+    data: str
+    severity: int | tuple[int, ...] | None
+    scenario: str
+    metric: str
+    columns: tuple[str, ...]
+    rows: tuple[PrintedRow, ...]
+
+    def row(self, model: str | None, method: str, *, severity: int | None = None) -> PrintedRow | None:
+        """The line of that model and method, or None where the paper has none."""
+        for row in self.rows:
+            same_severity = severity is None or row.severity is None or row.severity == severity
+            if row.model == model and row.method == method and same_severity:
+                return row
+        return None
+
+    def number(
+        self, model: str | None, method: str, column: str, *, severity: int | None = None
+    ) -> tuple[float | None, float | None]:
+        """The printed value and its printed standard deviation (None where nothing is printed)."""
+        row = self.row(model, method, severity=severity)
+        if row is None or column not in self.columns:
+            return None, None
+        place = self.columns.index(column)
+        value = row.values[place]
+        number = float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+        return number, row.std[place] if row.std is not None else None
+
+
+def _table(name: str, raw: dict[str, Any]) -> PrintedTable:
+    severity = raw["severity"]
+    return PrintedTable(
+        name=name,
+        data=raw["data"],
+        severity=tuple(severity) if isinstance(severity, list) else severity,
+        scenario=raw["scenario"],
+        metric=raw["metric"],
+        columns=tuple(raw["columns"]),
+        rows=tuple(
+            PrintedRow(
+                model=row["model"],
+                method=row["method"],
+                values=tuple(row["values"]),
+                std=tuple(row["std"]) if "std" in row else None,
+                severity=row.get("severity"),
+            )
+            for row in raw["rows"]
+        ),
+    )
+
+
+@lru_cache(maxsize=1)
+def printed_tables() -> dict[str, PrintedTable]:
+    """All 27 tables by their name in the paper: "1" .. "9", "A" .. "R"."""
+    text = resources.files(__package__).joinpath("printed.json").read_text(encoding="utf-8")
+    return {name: _table(name, raw) for name, raw in json.loads(text).items()}
+
+
+def printed(name: str) -> PrintedTable:
+    """One printed table: ``printed("1").number("ResNet50-GN", "SAR2", "fog")``."""
+    tables = printed_tables()
+    if name not in tables:
+        raise KeyError(f"the paper has no table {name!r}; it has {', '.join(tables)}")
+    return tables[name]
