@@ -64,8 +64,8 @@ class Cell:
         corruptions: names in stream order; empty for clean images.
         severity: 1 to 5 (meaningless, and 0, for clean images).
         batch_size: images per batch.
-        seed: decides the stream, the corruptions' noise and every random draw of the method.
-        limit: use at most this many images of the stream.
+        seed: decides the stream and every random draw of the method (the corruptions' noise is part of the data).
+        limit: images in the whole stream at most (:func:`wildtta.bench.streaming.stream_of`).
         protocol: preprocessing; ``auto`` is the data set's own (``glyphs``, or ``paper`` for ImageNet's sets).
         measure: diagnostics beyond accuracy, calibration and cost; names of :data:`MEASURES`.
         measure_options: per diagnostic, its options.

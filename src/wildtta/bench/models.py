@@ -1,0 +1,229 @@
+"""A network from its name in a cell.
+
+======================================  ==============================================================================
+``glyphs:NAME``                         an embedded network (``resnet_gn``, ``vit``), trained on glyphs
+``timm:NAME``                           ``timm.create_model``; pretrained unless ``pretrained = false`` or a weights
+                                        file is given
+``torchvision:NAME``                    ``torchvision.models.get_model``; ``NAME.WEIGHTS`` picks other weights than
+                                        ``IMAGENET1K_V1``
+``package.module:function``             the user's own code; called with the cell's ``model_options`` and, where it has
+``path/to/file.py:function``            such a parameter, ``weights`` (else the file is loaded into what it returns)
+======================================  ==============================================================================
+
+A weights file is safetensors. ``pretrained = false`` gives the architecture with random weights (the same ones every
+time): it exercises everything and means nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from wildtta.bench.cell import Cell
+from wildtta.bench.errors import BenchError
+
+PINNED: dict[str, str] = {
+    "resnet50_gn": "resnet50_gn.a1h_in1k",
+    "vit_base_patch16_224": "vit_base_patch16_224.augreg_in21k_ft_in1k",
+    "convnext_base": "convnext_base.fb_in1k",
+}
+"""timm has served different weights under a bare name over the years; the paper's are these."""
+
+_FORMS = "glyphs:NAME, timm:NAME, torchvision:NAME, package.module:function or path/to/file.py:function"
+
+
+def build_model(cell: Cell) -> nn.Module:
+    """A new network in evaluation mode, on the CPU; the same weights every time."""
+    maker = _maker(cell.model)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = maker(dict(cell.model_options), cell.weights)
+    if not isinstance(network, nn.Module):
+        raise BenchError(f"model {cell.model!r} gave {type(network).__name__}; expected a torch.nn.Module")
+    return network.eval()
+
+
+def check_model(cell: Cell) -> None:
+    """Raise :class:`BenchError` where the name cannot mean anything or a file isn't there; builds nothing."""
+    _maker(cell.model)
+    if cell.weights is not None and not Path(cell.weights).is_file():
+        raise BenchError(f"no weights file at {cell.weights}")
+
+
+def weights_digest(network: nn.Module) -> str:
+    """12 hexadecimal digits that tell one set of weights from another."""
+    digest = hashlib.sha256()
+    for name, value in sorted(network.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:12]
+
+
+Maker = Callable[[dict[str, Any], str | None], Any]
+
+
+def _maker(model: str) -> Maker:
+    kind, _, name = model.rpartition(":")
+    if not kind or not name:
+        raise BenchError(f"unknown model {model!r}; expected {_FORMS}")
+    if kind == "glyphs":
+        return _glyphs(name)
+    if kind == "timm":
+        return _timm(name)
+    if kind == "torchvision":
+        return _torchvision(name)
+    return _own(kind, name)
+
+
+def _glyphs(name: str) -> Maker:
+    from wildtta.data import glyphs
+
+    if name not in glyphs.NETWORKS:
+        raise BenchError(f"unknown model 'glyphs:{name}'; there are {', '.join(glyphs.NETWORKS)}")
+
+    def make(options: dict[str, Any], weights: str | None) -> nn.Module:
+        network = glyphs.network(name, **options)
+        return network if weights is None else _loaded(network, weights)
+
+    return make
+
+
+def _timm(name: str) -> Maker:
+    timm = _library("timm")
+    if not timm.is_model(name.split(".")[0]):
+        near = timm.list_models(f"*{name.split('.')[0]}*")[:5]
+        hint = f"; near: {', '.join(near)}" if near else ""
+        raise BenchError(f"timm has no model {name!r}{hint}")
+
+    def make(options: dict[str, Any], weights: str | None) -> nn.Module:
+        pretrained = bool(options.pop("pretrained", weights is None))
+        full = PINNED.get(name, name) if pretrained else name
+        try:
+            network: nn.Module = timm.create_model(full, pretrained=pretrained, **options)
+        except (OSError, RuntimeError) as error:
+            raise BenchError(
+                f"timm could not make {full!r}: {_first_line(error)}; where the weights cannot be fetched, give a "
+                "weights file, or pretrained = false for random ones"
+            ) from error
+        return network if weights is None else _loaded(network, weights)
+
+    return make
+
+
+def _torchvision(name: str) -> Maker:
+    models = _library("torchvision.models", "torchvision")
+    architecture, _, chosen = name.partition(".")
+    if architecture not in models.list_models():
+        raise BenchError(f"torchvision has no model {architecture!r}; see torchvision.models.list_models()")
+
+    def make(options: dict[str, Any], weights: str | None) -> nn.Module:
+        pretrained = bool(options.pop("pretrained", weights is None))
+        try:
+            network: nn.Module = models.get_model(
+                architecture, weights=(chosen or "IMAGENET1K_V1") if pretrained else None, **options
+            )
+        except (OSError, KeyError, ValueError) as error:
+            raise BenchError(
+                f"torchvision could not make {name!r}: {_first_line(error)}; where the weights cannot be fetched, give "
+                "a weights file, or pretrained = false for random ones"
+            ) from error
+        return network if weights is None else _loaded(network, weights)
+
+    return make
+
+
+def _own(place: str, name: str) -> Maker:
+    module = _own_module(place)
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise BenchError(f"{place} has no function {name!r}")
+
+    def make(options: dict[str, Any], weights: str | None) -> Any:
+        parameters = inspect.signature(function).parameters
+        takes_weights = "weights" in parameters
+        if weights is not None and takes_weights:
+            options["weights"] = weights
+        try:
+            inspect.signature(function).bind(**options)
+        except TypeError as error:
+            raise BenchError(f"{place}:{name}{inspect.signature(function)}: {error}") from error
+        network = function(**options)
+        return network if weights is None or takes_weights else _loaded(network, weights)
+
+    return make
+
+
+def _own_module(place: str) -> ModuleType:
+    if not place.endswith(".py"):
+        if not all(part.isidentifier() for part in place.split(".")):
+            raise BenchError(f"unknown kind of model {place!r}; expected {_FORMS}")
+        if "" not in sys.path and str(Path.cwd()) not in sys.path:
+            sys.path.insert(0, str(Path.cwd()))
+        try:
+            return importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            raise BenchError(f"no module {error.name!r} for the model {place!r}; expected {_FORMS}") from error
+    path = Path(place).resolve()
+    if not path.is_file():
+        raise BenchError(f"no file {place}; a model of your own is path/to/file.py:function")
+    # One module per path, however often cells name it; a file's neighbours can be imported as when it is run.
+    title = f"wildtta_model_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+    if title in sys.modules:
+        return sys.modules[title]
+    spec = importlib.util.spec_from_file_location(title, path)
+    if spec is None or spec.loader is None:
+        raise BenchError(f"{place} cannot be imported as Python code")
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[title] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[title]
+        raise BenchError(f"{place} failed while it was imported: {_first_line(error)}") from error
+    return module
+
+
+def _loaded(network: nn.Module, weights: str) -> nn.Module:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        values: Mapping[str, torch.Tensor] = load_file(weights)
+    except (OSError, SafetensorError) as error:
+        raise BenchError(f"cannot read the weights file {weights}: {_first_line(error)}") from error
+    try:
+        told = network.load_state_dict(values, strict=False)
+    except RuntimeError as error:
+        raise BenchError(f"{weights} does not fit the network: {' '.join(str(error).split())[:300]}") from error
+    # Counters of BatchNorm layers say nothing at test time and are often left out.
+    missing = [name for name in told.missing_keys if not name.endswith("num_batches_tracked")]
+    if missing or told.unexpected_keys:
+        raise BenchError(
+            f"{weights} does not fit the network: it lacks {missing[:3] or 'nothing'} and has "
+            f"{told.unexpected_keys[:3] or 'nothing'} too many"
+        )
+    return network
+
+
+def _library(module: str, name: str | None = None) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise BenchError(f"this model needs {name or module}: pip install 'wildtta[zoo]'") from error
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,92 @@
+"""The stream of a cell: from labels, scenario and seed alone, so the same for every method and model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wildtta.bench.cell import MULTI_DOMAIN, Cell
+from wildtta.bench.errors import BenchError
+from wildtta.streams import Domain, Stream, build, scenario_options
+
+SPLITS: tuple[str, ...] = ("all", "first-half", "second-half", "first-classes", "second-classes")
+"""Parts of a data set: its images halved within every class, or its classes halved (in the order of their indices)."""
+
+
+def split_positions(labels: npt.NDArray[np.int64], split: str) -> npt.NDArray[np.int64]:
+    """Positions of the images in one part of the data, ascending; two opposite parts share nothing and make the whole.
+
+    ``first-half`` and ``second-half`` halve the images of every class (an odd one belongs to the first half);
+    ``first-classes`` and ``second-classes`` halve the classes that occur.
+    """
+    if split not in SPLITS:
+        raise BenchError(f"unknown split {split!r}; there are {', '.join(SPLITS)}")
+    if split == "all":
+        return np.arange(len(labels))
+    present, counts = np.unique(labels, return_counts=True)
+    if split.endswith("classes"):
+        chosen = present[: -(-len(present) // 2)]
+        first = np.isin(labels, chosen)
+    else:
+        order = np.argsort(labels, kind="stable")
+        rank = np.empty(len(labels), dtype=np.int64)
+        rank[order] = np.concatenate([np.arange(count) for count in counts])
+        half = dict(zip(present.tolist(), (-(-counts // 2)).tolist(), strict=True))
+        first = rank < np.array([half[int(label)] for label in labels])
+    positions = np.flatnonzero(first if split.startswith("first") else ~first)
+    if not len(positions):
+        raise BenchError(f"the split {split!r} of {len(labels)} images is empty")
+    return positions
+
+
+def stream_of(cell: Cell, labels: npt.NDArray[np.int64]) -> Stream:
+    """The cell's stream over a data set with these labels; positions are those of the whole set.
+
+    ``limit`` is the number of images in the whole stream: shuffled scenarios use an evenly spread subset of the data
+    (its share for each corruption), class-ordered ones are cut off there.
+    """
+    positions = split_positions(labels, str(cell.data_options.get("split", "all")))
+    kept = labels[positions]
+    domains = [Domain(name, cell.severity) for name in cell.corruptions] or [Domain("clean")]
+    class_ordered = "label_shift" in cell.scenario or cell.scenario_options.get("within") == "label_shift"
+    per_domain = None
+    if cell.limit is not None and not class_ordered:
+        several = len(domains) if cell.scenario in MULTI_DOMAIN else 1
+        per_domain = min(-(-cell.limit // several), len(kept))
+    try:
+        stream = build(
+            cell.scenario,
+            kept,
+            domains=domains,
+            severity=cell.severity or None,
+            batch_size=cell.batch_size,
+            seed=cell.seed,
+            limit=per_domain,
+            **stream_options(cell),
+        )
+    except (ValueError, TypeError) as error:
+        raise BenchError(f"{cell.scenario}: {error}") from error
+    if cell.limit is not None:
+        stream = stream.first(min(cell.limit, len(stream)))
+    return Stream(
+        scenario=stream.scenario,
+        domains=stream.domains,
+        domain=stream.domain,
+        index=positions[stream.index],
+        batch_size=stream.batch_size,
+        breaks=stream.breaks,
+        resets=stream.resets,
+    )
+
+
+def stream_options(cell: Cell) -> dict[str, Any]:
+    """The scenario's options with numbers for the texts that JSON needs (``inf``); unknown ones are an error."""
+    known = scenario_options(cell.scenario)
+    unknown = sorted(set(cell.scenario_options) - set(known))
+    if unknown:
+        raise BenchError(
+            f"scenario {cell.scenario!r} has no option {unknown[0]!r}; it takes {', '.join(known) or 'none'}"
+        )
+    return {name: float(value) if value in ("inf", "-inf") else value for name, value in cell.scenario_options.items()}

@@ -1,0 +1,61 @@
+"""A worker process: cells come in as JSON lines on its input, rows go out as JSON lines on its output.
+
+Started as ``python -m wildtta.bench.worker DEVICE CONDITIONS`` by :mod:`wildtta.bench.local`. It ends when its input
+does, also in the middle of a cell: a killed driver leaves nothing running.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import sys
+import threading
+import time
+from typing import Any, TextIO
+
+_PROGRESS_EVERY_S = 0.5
+
+
+def main(device: str, conditions: str) -> None:
+    """Serve cells until the input ends."""
+    # Whatever a network or a library prints must not get between the rows.
+    output = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    waiting: queue.Queue[str] = queue.Queue()
+    threading.Thread(target=_listen, args=(waiting,), daemon=True).start()
+
+    from wildtta.bench.cell import Cell
+    from wildtta.bench.execute import Conditions, execute
+    from wildtta.bench.journal import encode
+
+    agreed = Conditions(**json.loads(conditions))
+    while True:
+        cell = Cell.from_json(json.loads(waiting.get()))
+        row = execute(cell, agreed, device, progress=_Throttled(output))
+        output.write(json.dumps({"row": json.loads(encode(row))}) + "\n")
+
+
+def _listen(waiting: queue.Queue[str]) -> None:
+    for line in sys.stdin:
+        waiting.put(line)
+    os._exit(0)
+
+
+class _Throttled:
+    """Tells the driver how far the cell is, now and then."""
+
+    def __init__(self, output: TextIO) -> None:
+        self._output = output
+        self._last = time.monotonic()
+
+    def __call__(self, share: float) -> None:
+        now = time.monotonic()
+        if now - self._last >= _PROGRESS_EVERY_S:
+            self._last = now
+            message: dict[str, Any] = {"progress": round(share, 4)}
+            self._output.write(json.dumps(message) + "\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
