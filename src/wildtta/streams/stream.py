@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
@@ -82,16 +83,25 @@ class Stream:
 
     def batches(self) -> Iterator[Batch]:
         """The batches in order; short ones only before a break and at the end."""
-        resets = set(self.resets)
-        for begin, end in pairwise((*self.breaks, len(self))):
-            for start in range(begin, end, self.batch_size):
-                stop = min(start + self.batch_size, end)
-                yield Batch(self.domain[start:stop], self.index[start:stop], start in resets, start)
+        return map(self.batch, range(self.batch_count))
+
+    def batch(self, number: int) -> Batch:
+        """The batch of this number, counted from 0."""
+        starts = self._batch_starts
+        start, stop = int(starts[number]), int(starts[number + 1])
+        return Batch(self.domain[start:stop], self.index[start:stop], start in self.resets, start)
 
     @property
     def batch_count(self) -> int:
         """How many batches `batches` yields."""
-        return sum(-(-(end - begin) // self.batch_size) for begin, end in pairwise((*self.breaks, len(self))))
+        return len(self._batch_starts) - 1
+
+    @cached_property
+    def _batch_starts(self) -> IntArray:
+        """Where every batch begins, and the end."""
+        stretches = pairwise((*self.breaks, len(self)))
+        starts = [np.arange(begin, end, self.batch_size) for begin, end in stretches]
+        return np.concatenate([*starts, [len(self)]]).astype(np.int64)
 
     def first(self, samples: int) -> Stream:
         """The stream cut off after so many samples."""

@@ -1,0 +1,93 @@
+"""WebDataset shards: tar files in which the files of one sample share a name (`00017.jpg`, `00017.cls`).
+
+Streams are index streams, so samples are reached at random: the shards' headers are read once and images at their
+offsets. (The webdataset library itself reads shards from front to back only.)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from wildtta.data.encoded import EncodedImages, is_image
+from wildtta.data.errors import DataError, layout_error, some_of
+from wildtta.data.sources import TarSource, files_below
+
+LAYOUT = "tar files with <key>.jpg (png, webp ...) and <key>.cls (the class index as text) or <key>.json with a 'label'"
+
+
+def shards(
+    path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], *, classes: Sequence[str] | None = None
+) -> EncodedImages:
+    """The samples of WebDataset shards in shard order.
+
+    `path` is a folder of `.tar` files, one tar, a pattern with braces (`val-{0000..0049}.tar`), or several of these.
+    `classes` names the classes; without it they are called by their numbers.
+    """
+    files: list[tuple[TarSource, str]] = []
+    labels: list[int] = []
+    for shard in _shard_paths(path):
+        source = TarSource(shard)
+        for image, label in _samples(source):
+            files.append((source, image))
+            labels.append(label)
+    if not files:
+        raise layout_error(f"{path}: no samples in the shards", expected=LAYOUT, found="shards without images")
+    count = max(labels) + 1
+    names = [str(c) for c in range(count)] if classes is None else list(classes)
+    if count > len(names):
+        raise DataError(f"{path}: labels go up to {count - 1}, but only {len(names)} class names were given")
+    return EncodedImages(files, labels, names)
+
+
+def _shard_paths(path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[Path]:
+    if not isinstance(path, str | os.PathLike):
+        return [shard for part in path for shard in _shard_paths(part)]
+    if "{" in str(path):
+        try:
+            from braceexpand import braceexpand
+        except ImportError as error:
+            raise ImportError("patterns of shards need webdataset: pip install 'wildtta[data]'") from error
+        found = [Path(name) for name in braceexpand(str(path))]
+    elif Path(path).is_dir():
+        found = sorted(Path(path).glob("*.tar"))
+    else:
+        found = [Path(path)]
+    missing = [str(shard) for shard in found if not shard.is_file()]
+    if missing or not found:
+        raise layout_error(
+            f"{path}: {len(missing) or 'all'} of the shards are missing",
+            expected=LAYOUT,
+            found=f"{len(found) - len(missing)} shards; missing {some_of(missing)}" if missing else "no .tar file",
+        )
+    return found
+
+
+def _samples(source: TarSource) -> list[tuple[str, int]]:
+    """(name of the image file, label) of every sample in a shard, in the shard's order."""
+    by_key: dict[str, dict[str, str]] = {}
+    for name in files_below(source):
+        folder, _, last = name.rpartition("/")
+        key, _, kind = last.partition(".")  # a sample's key ends at the first dot of the file's name
+        by_key.setdefault(f"{folder}/{key}", {})[kind.lower()] = name
+    samples = []
+    for parts in by_key.values():
+        images = [name for name in parts.values() if is_image(name)]
+        if images:
+            samples.append((images[0], _label(source, images[0], parts)))
+    return samples
+
+
+def _label(source: TarSource, image: str, parts: dict[str, str]) -> int:
+    try:
+        if "cls" in parts:
+            return int(source.read(parts["cls"]))
+        if "json" in parts:
+            return int(json.loads(source.read(parts["json"]))["label"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"the label of {source.where(image)} cannot be read: {error!r}; expected {LAYOUT}") from error
+    raise layout_error(
+        f"{source.where(image)} has no label", expected=LAYOUT, found=f"files {some_of(sorted(parts.values()))}"
+    )

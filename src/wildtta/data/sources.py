@@ -1,0 +1,156 @@
+"""Where files lie: a folder, a zip or a tar. One door to list and to read, without unpacking.
+
+Handles are opened per process, so that a source may be used in worker processes, forked or spawned.
+"""
+
+from __future__ import annotations
+
+import os
+import tarfile
+import zipfile
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, Protocol
+
+from wildtta.data.errors import DataError
+
+
+class Source(Protocol):
+    """A tree of files. Names are relative, with forward slashes; `""` is the root."""
+
+    path: Path
+
+    def folders(self, under: str = "") -> list[str]:
+        """Names of the folders directly in `under`, sorted."""
+        ...
+
+    def files(self, under: str = "") -> list[str]:
+        """Full names of the files directly in `under`, sorted."""
+        ...
+
+    def read(self, name: str) -> bytes: ...
+
+    def where(self, name: str) -> str:
+        """The file as a person would look for it."""
+        ...
+
+
+def open_source(path: str | os.PathLike[str]) -> Source:
+    """The folder, `.zip` or `.tar` at `path`."""
+    location = Path(path)
+    if location.is_dir():
+        return FolderSource(location)
+    if not location.exists():
+        parent = location.parent
+        while not parent.exists():
+            parent = parent.parent
+        raise DataError(f"no data at {location}: the path does not exist (the nearest folder that does is {parent})")
+    if location.suffix.lower() == ".zip":
+        return ZipSource(location)
+    if location.suffix.lower() == ".tar":
+        return TarSource(location)
+    raise DataError(f"{location} is a file of another kind; expected a folder, a .zip or an uncompressed .tar")
+
+
+def files_below(source: Source, under: str = "") -> list[str]:
+    """Full names of all files below `under`: those directly in it, then folder by folder."""
+    names = source.files(under)
+    for folder in source.folders(under):
+        names += files_below(source, _join(under, folder))
+    return names
+
+
+def _join(under: str, name: str) -> str:
+    return f"{under}/{name}" if under else name
+
+
+class FolderSource:
+    """Files of a folder on disk. Hidden files are left out."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def folders(self, under: str = "") -> list[str]:
+        return sorted(e.name for e in self._entries(under) if e.is_dir())
+
+    def files(self, under: str = "") -> list[str]:
+        return sorted(_join(under, e.name) for e in self._entries(under) if e.is_file())
+
+    def _entries(self, under: str) -> list[os.DirEntry[str]]:
+        with os.scandir(self.path / under) as entries:
+            return [e for e in entries if not e.name.startswith(".")]
+
+    def read(self, name: str) -> bytes:
+        return (self.path / name).read_bytes()
+
+    def where(self, name: str) -> str:
+        return str(self.path / name)
+
+
+class _ArchiveTree:
+    """The folders of an archive, from the list of its files."""
+
+    def __init__(self, path: Path, names: list[str]) -> None:
+        self.path = path
+        self._folders: dict[str, set[str]] = defaultdict(set)
+        self._files: dict[str, list[str]] = defaultdict(list)
+        for name in names:
+            parts = name.removeprefix("./").split("/")
+            if any(part.startswith(".") or part == "__MACOSX" for part in parts):
+                continue
+            self._files["/".join(parts[:-1])].append(name)
+            for depth in range(len(parts) - 1):
+                self._folders["/".join(parts[:depth])].add(parts[depth])
+
+    def folders(self, under: str = "") -> list[str]:
+        return sorted(self._folders.get(under, ()))
+
+    def files(self, under: str = "") -> list[str]:
+        return sorted(self._files.get(under, ()))
+
+    def where(self, name: str) -> str:
+        return f"{name} in {self.path}"
+
+
+class ZipSource(_ArchiveTree):
+    """Files of a zip archive."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._archive = zipfile.ZipFile(path)
+        except zipfile.BadZipFile as error:
+            raise DataError(f"{path} is no complete zip archive ({error}); fetch or copy it again") from error
+        self._process = os.getpid()
+        super().__init__(path, [info.filename for info in self._archive.infolist() if not info.is_dir()])
+
+    def read(self, name: str) -> bytes:
+        if self._process != os.getpid():  # a forked child shares the parent's file offset
+            self._archive = zipfile.ZipFile(self.path)
+            self._process = os.getpid()
+        return self._archive.read(name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_archive": None, "_process": None}
+
+
+class TarSource(_ArchiveTree):
+    """Files of an uncompressed tar, read at their offsets."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            with tarfile.open(path, "r:") as archive:
+                members = [m for m in archive if m.isfile()]
+        except tarfile.TarError as error:
+            raise DataError(f"{path} is no complete uncompressed tar ({error}); fetch or unpack it again") from error
+        size = path.stat().st_size
+        cut = [m.name for m in members if m.offset_data + m.size > size]
+        if cut:
+            raise DataError(f"{path} ends in the middle of {cut[0]}: the file is not complete; fetch it again")
+        self._span = {m.name: (m.offset_data, m.size) for m in members}
+        super().__init__(path, list(self._span))
+
+    def read(self, name: str) -> bytes:
+        offset, size = self._span[name]
+        with self.path.open("rb") as file:
+            file.seek(offset)
+            return file.read(size)
