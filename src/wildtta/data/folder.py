@@ -56,12 +56,14 @@ def read_classes(
     *,
     what: str,
     expected: str,
+    class_names: Sequence[str] | None = None,
     outputs: np.ndarray[tuple[int, ...], np.dtype[np.int64]] | None = None,
     equal_counts: bool = False,
     usual_count: int | None = None,
 ) -> EncodedImages:
     """The images of these class folders, in this order; an error for any that is missing or empty.
 
+    `class_names`: what the classes are called, where the folders are called otherwise.
     `equal_counts`: the published set has equally many images in every class, so unequal ones mean that unpacking
     stopped on the way. `usual_count`: how many those are; another number is noted, not refused.
     """
@@ -95,4 +97,4 @@ def read_classes(
             remedy="the set is half-unpacked: unpack the archive again, completely",
         )
     note = "" if usual_count in (None, counts.max()) else f"{counts.max()} images per class instead of {usual_count}"
-    return EncodedImages(files, labels, classes, outputs=outputs, note=note)
+    return EncodedImages(files, labels, class_names or classes, outputs=outputs, note=note)

@@ -65,18 +65,17 @@ def imagenet_variant(name: str, root: str | os.PathLike[str]) -> EncodedImages:
     source = open_source(root)
     wnids = imagenet_classes(variant.subset)
     folders = tuple(str(i) for i in range(len(wnids))) if variant.numbered else wnids
-    images = read_classes(
+    return read_classes(
         source,
         _root_of(source, variant, folders),
         folders,
         what=f"{variant.title} in {source.path}",
         expected=variant.layout,
+        class_names=wnids,
         outputs=outputs_of(wnids) if variant.subset else None,
         equal_counts=variant.per_class is not None,
         usual_count=variant.per_class,
     )
-    images.classes = list(wnids)
-    return images
 
 
 def _root_of(source: Source, variant: Variant, folders: tuple[str, ...]) -> str:

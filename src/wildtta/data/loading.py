@@ -132,16 +132,20 @@ class StreamLoader:
             return kept, images
         jpegs = list(torch.split(read["jpegs"], read["jpeg_sizes"].tolist()))
         positions, decoded = self._decode_on_device(batch, read["jpeg_kept"].numpy(), jpegs)
-        order = np.argsort(np.concatenate([kept, positions]), kind="stable")
+        if not decoded:
+            return kept, images
+        places = np.concatenate([kept, positions])
+        order = np.argsort(places, kind="stable")
         parts = [*images, *decoded]
-        return np.concatenate([kept, positions])[order], stack([parts[i] for i in order])
+        return places[order], stack([parts[i] for i in order])
 
     def _decode_on_device(
         self, batch: Batch, positions: npt.NDArray[np.int64], jpegs: list[Tensor]
     ) -> tuple[npt.NDArray[np.int64], list[Tensor]]:
         try:
             return positions, [self.protocol.fit(i) for i in decode_jpegs_on(self.device, jpegs)]
-        except RuntimeError:
+        except RuntimeError as error:
+            warnings.warn(f"the GPU could not decode a batch of JPEGs, so the CPU does: {error}", stacklevel=4)
             # One file that the hardware can't decode (CMYK, broken) fails the whole call: Pillow tells which is broken.
             kept, images = [], []
             for position, jpeg in zip(positions, jpegs, strict=True):

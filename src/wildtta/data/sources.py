@@ -133,20 +133,30 @@ class ZipSource(_ArchiveTree):
         return {**self.__dict__, "_archive": None, "_process": None}
 
 
+def _has_end_mark(path: Path, members: list[tarfile.TarInfo]) -> bool:
+    """Whether an empty block follows the last member; a file cut off between two members has none."""
+    block = tarfile.BLOCKSIZE
+    end = max((m.offset_data + -(-m.size // block) * block for m in members), default=0)
+    with path.open("rb") as file:
+        file.seek(end)
+        return file.read(block) == bytes(block)
+
+
 class TarSource(_ArchiveTree):
     """Files of an uncompressed tar, read at their offsets."""
 
     def __init__(self, path: Path) -> None:
         try:
             with tarfile.open(path, "r:") as archive:
-                members = [m for m in archive if m.isfile()]
+                members = archive.getmembers()
         except tarfile.TarError as error:
             raise DataError(f"{path} is no complete uncompressed tar ({error}); fetch or unpack it again") from error
         size = path.stat().st_size
         cut = [m.name for m in members if m.offset_data + m.size > size]
-        if cut:
-            raise DataError(f"{path} ends in the middle of {cut[0]}: the file is not complete; fetch it again")
-        self._span = {m.name: (m.offset_data, m.size) for m in members}
+        if cut or not _has_end_mark(path, members):
+            place = f"in the middle of {cut[0]}" if cut else "without the end mark of a tar"
+            raise DataError(f"{path} ends {place}: the file is not complete; fetch it again")
+        self._span = {m.name: (m.offset_data, m.size) for m in members if m.isfile()}
         super().__init__(path, list(self._span))
 
     def read(self, name: str) -> bytes:
