@@ -8,7 +8,7 @@ from typing import Protocol
 
 from wildtta.bench.cell import Cell
 from wildtta.bench.journal import Journal, Row
-from wildtta.bench.pool import Finished, Notice, Pool, Running
+from wildtta.bench.pool import Notice, Pool
 
 
 class Observer(Protocol):
@@ -50,18 +50,16 @@ def run_cells(cells: Sequence[Cell], pool: Pool, *, journal: Journal | None = No
     outcome = Outcome(found=len(wanted) - len(missing))
     observer.begin(len(wanted), outcome.found, pool.workers)
     try:
-        for event in pool.run(missing) if missing else ():
-            if isinstance(event, Running):
-                observer.running(event.cell, event.share)
-            elif isinstance(event, Notice):
+        for event in pool.run(missing, observer.running) if missing else ():
+            if isinstance(event, Notice):
                 observer.notice(event.text)
-            elif isinstance(event, Finished):
-                if journal is not None:
-                    journal.append(event.row)
-                rows[event.row["key"]] = event.row
-                outcome.ran += 1
-                outcome.failed += event.row["status"] != "ok"
-                observer.finished(event.row)
+                continue
+            if journal is not None:
+                journal.append(event.row)
+            rows[event.row["key"]] = event.row
+            outcome.ran += 1
+            outcome.failed += event.row["status"] != "ok"
+            observer.finished(event.row)
     finally:
         observer.end()
     outcome.rows = [rows[cell.key] for cell in wanted if cell.key in rows]

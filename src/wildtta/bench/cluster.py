@@ -16,7 +16,7 @@ from wildtta.bench.cell import Cell
 from wildtta.bench.errors import BenchError
 from wildtta.bench.execute import Conditions, execute, failed_row
 from wildtta.bench.journal import Row
-from wildtta.bench.pool import ATTEMPTS, Event, Finished, Notice, Running
+from wildtta.bench.pool import ATTEMPTS, Event, Finished, Notice, OnProgress
 
 
 def ray_module() -> Any:
@@ -34,16 +34,17 @@ class RayPool:
     Args:
         address: ``auto`` (the running cluster, or a new one on this machine where there is none) or ``HOST:PORT``.
         conditions: of every cell.
-        gpu: use GPUs, ``per_device`` cells on each; else CPUs, ``conditions.threads`` for each cell.
+        gpu: use GPUs, ``per_device`` cells on each, or CPUs, ``conditions.threads`` for each cell; None: GPUs where the
+            cluster has any.
     """
 
-    def __init__(self, address: str, conditions: Conditions, *, gpu: bool, per_device: int = 1) -> None:
+    def __init__(self, address: str, conditions: Conditions, *, gpu: bool | None, per_device: int = 1) -> None:
         self._ray = ray_module()
         self._conditions = conditions
-        self._gpu = gpu
         if not self._ray.is_initialized():
             _connect(self._ray, address)
         total = self._ray.cluster_resources()
+        self._gpu = gpu = bool(total.get("GPU")) if gpu is None else gpu
         self._wanted: dict[str, float] = (
             {"num_cpus": 0, "num_gpus": 1 / per_device} if gpu else {"num_cpus": conditions.threads, "num_gpus": 0}
         )
@@ -52,7 +53,7 @@ class RayPool:
         available = total.get("GPU", 0) * per_device if gpu else total.get("CPU", 0) // conditions.threads
         self.workers = max(1, int(available))
 
-    def run(self, cells: Sequence[Cell]) -> Iterator[Event]:
+    def run(self, cells: Sequence[Cell], on_progress: OnProgress) -> Iterator[Event]:
         """See :class:`wildtta.bench.pool.Pool`."""
         ray = self._ray
         # Ray's own retries would run a lost cell again without a word; the driver does it and says so.
@@ -65,7 +66,7 @@ class RayPool:
                 while waiting and len(in_hand) < 2 * self.workers:
                     cell = waiting.popleft()
                     in_hand[task.remote(cell.to_json(), self._conditions.to_json(), self._gpu, os.getcwd())] = cell
-                    yield Running(cell, 0.0)
+                    on_progress(cell, 0.0)
                 done, _ = ray.wait(list(in_hand), num_returns=1)
                 cell = in_hand.pop(done[0])
                 try:

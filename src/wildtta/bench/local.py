@@ -10,11 +10,12 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from wildtta.bench.cell import Cell
 from wildtta.bench.execute import Conditions, execute, failed_row
-from wildtta.bench.pool import ATTEMPTS, Event, Finished, Notice, Running
+from wildtta.bench.pool import ATTEMPTS, Event, Finished, Notice, OnProgress
 
 
 class InProcess:
@@ -26,11 +27,11 @@ class InProcess:
         self._device = device
         self._conditions = conditions
 
-    def run(self, cells: Sequence[Cell]) -> Iterator[Event]:
+    def run(self, cells: Sequence[Cell], on_progress: OnProgress) -> Iterator[Event]:
         """See :class:`wildtta.bench.pool.Pool`."""
         for cell in cells:
-            yield Running(cell, 0.0)
-            yield Finished(execute(cell, self._conditions, self._device))
+            on_progress(cell, 0.0)
+            yield Finished(execute(cell, self._conditions, self._device, progress=partial(on_progress, cell)))
 
 
 class Processes:
@@ -47,7 +48,7 @@ class Processes:
         """How many cells run at a time."""
         return len(self._devices)
 
-    def run(self, cells: Sequence[Cell]) -> Iterator[Event]:
+    def run(self, cells: Sequence[Cell], on_progress: OnProgress) -> Iterator[Event]:
         """See :class:`wildtta.bench.pool.Pool`. A worker that dies is replaced and its cell tried again."""
         waiting = deque(cells)
         attempts: dict[str, int] = {}
@@ -67,7 +68,7 @@ class Processes:
                             continue
                         for message in messages:
                             if "progress" in message and worker.cell is not None:
-                                yield Running(worker.cell, message["progress"])
+                                on_progress(worker.cell, message["progress"])
                             elif "row" in message:
                                 yield Finished(message["row"])
                                 worker.take(waiting)

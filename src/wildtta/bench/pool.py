@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,21 +21,16 @@ class Finished:
 
 
 @dataclass(frozen=True)
-class Running:
-    """How far a cell is, as a share of its stream."""
-
-    cell: Cell
-    share: float
-
-
-@dataclass(frozen=True)
 class Notice:
     """Something people should know (a worker died and its cell is tried again)."""
 
     text: str
 
 
-Event = Finished | Running | Notice
+Event = Finished | Notice
+
+OnProgress = Callable[[Cell, float], None]
+"""Told how far a running cell is, as a share of its stream."""
 
 
 class Pool(Protocol):
@@ -45,5 +40,5 @@ class Pool(Protocol):
     def workers(self) -> int:
         """How many cells run at a time."""
 
-    def run(self, cells: Sequence[Cell]) -> Iterator[Event]:
+    def run(self, cells: Sequence[Cell], on_progress: OnProgress) -> Iterator[Event]:
         """Run all of them, each exactly once to its end; rows come as they are finished."""

@@ -1,0 +1,109 @@
+"""``wildtta run``: one model, some methods, one kind of stream."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wildtta.cli.launching import (
+    Data,
+    Device,
+    Loaders,
+    PerDevice,
+    Ray,
+    TensorBoardFolder,
+    Threads,
+    exit_code,
+    one_line_errors,
+    pairs,
+    print_rows,
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("run")(run)
+
+
+def run(
+    model: Annotated[
+        str, typer.Option(help="glyphs:NAME, timm:NAME, torchvision:NAME, package.module:function or file.py:function.")
+    ] = "glyphs:resnet_gn",
+    method: Annotated[list[str] | None, typer.Option(help="A method (may be repeated; default sar2).")] = None,
+    scenario: Annotated[str, typer.Option(help="mild, label_shift, single, mixed, continual ...")] = "mild",
+    corruption: Annotated[
+        list[str] | None, typer.Option(help="A corruption (may be repeated), all, or clean. [default: gaussian_noise]")
+    ] = None,
+    severity: Annotated[int, typer.Option(min=1, max=5)] = 5,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Default 64; 1 in the scenario single.")] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="A seed (may be repeated; default 0).")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Images in the stream at most.")] = None,
+    on: Annotated[str, typer.Option(help="The data: glyphs, folder, imagenet-c, imagenet-r ...")] = "glyphs",
+    data: Data = None,
+    split: Annotated[str, typer.Option(help="all, first-half, second-half, first-classes or second-classes.")] = "all",
+    protocol: Annotated[str, typer.Option(help="Preprocessing: auto, paper, timm, native, custom:...")] = "auto",
+    weights: Annotated[str | None, typer.Option(help="A safetensors file with the model's weights.")] = None,
+    option: Annotated[list[str] | None, typer.Option(help="name=value for the method (may be repeated).")] = None,
+    model_option: Annotated[list[str] | None, typer.Option(help="name=value for the model.")] = None,
+    scenario_option: Annotated[list[str] | None, typer.Option(help="name=value for the stream: draws=100.")] = None,
+    measure: Annotated[
+        list[str] | None, typer.Option(help="A diagnostic: representation, health, sparsity ...")
+    ] = None,
+    journal: Annotated[
+        Path | None, typer.Option(help="Append to this journal, and take from it what is there.")
+    ] = None,
+    device: Device = "auto",
+    per_device: PerDevice = 1,
+    ray: Ray = None,
+    threads: Threads = 1,
+    loaders: Loaders = None,
+    tensorboard: TensorBoardFolder = None,
+) -> None:
+    """Adapt a model on one kind of stream and print what came of it.
+
+    Example: wildtta run --model glyphs:vit --method tent --method sar2 --scenario label_shift --corruption fog
+    """
+    with one_line_errors(journal):
+        from wildtta.bench import MULTI_DOMAIN, Cell, launch
+        from wildtta.data import CORRUPTIONS
+
+        named = corruption or ["gaussian_noise"]
+        every = list(CORRUPTIONS) if named == ["all"] else [] if named == ["clean"] else named
+        streams = [tuple(every)] if scenario in MULTI_DOMAIN or not every else [(name,) for name in every]
+        cells = [
+            Cell(
+                model=model,
+                model_options=pairs(model_option, "--model-option"),
+                weights=weights,
+                method=name,
+                options=pairs(option, "--option") if name != "none" else {},
+                scenario=scenario,
+                scenario_options=pairs(scenario_option, "--scenario-option"),
+                data=on,
+                data_options={} if split == "all" else {"split": split},
+                corruptions=corruptions,
+                severity=severity,
+                batch_size=batch_size or (1 if scenario == "single" else 64),
+                seed=number,
+                limit=limit,
+                protocol=protocol,
+                measure=tuple(measure or ()),
+            )
+            for name, corruptions, number in itertools.product(method or ["sar2"], streams, seed or [0])
+        ]
+        outcome = launch(
+            cells,
+            journal=journal,
+            root=data,
+            device=device,
+            per_device=per_device,
+            ray=ray,
+            threads=threads,
+            loaders=loaders,
+            tensorboard=tensorboard,
+        )
+        print_rows(outcome.rows)
+    raise typer.Exit(exit_code(outcome))
