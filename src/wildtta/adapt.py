@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -22,7 +22,7 @@ def adapt(
     parameters: ParameterChoice = "auto",
     head: str | nn.Module = "auto",
     batch_size: int | None = None,
-    precision: Precision = None,
+    precision: Precision | Literal["auto"] = None,
     compile: bool = False,
     **options: Any,
 ) -> Adapter:
@@ -64,5 +64,6 @@ def adapt(
         raise ValueError("the network was made inside torch.inference_mode() and cannot learn; make it outside")
     with torch.inference_mode(False):
         facts = inspect_network(model, head)
-        names = choose_parameters(facts, parameters, config.scope) if config.scope != "nothing" else []
+        choice = config.parameter_choice(facts) if parameters == "auto" else parameters
+        names = choose_parameters(facts, choice, config.scope) if config.scope != "nothing" else []
         return Adapter(facts, names, config, batch_size=batch_size, precision=precision, compiled=compile)

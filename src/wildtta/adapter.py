@@ -7,19 +7,21 @@ import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from wildtta.capture import GraphRunner
 from wildtta.engine import Engine
 from wildtta.methods.base import Method
+from wildtta.methods.gradient import GradientMethod
 from wildtta.network import Network
 from wildtta.network.norms import BatchStatistics
 from wildtta.network.probe import logits_of
 from wildtta.outcome import Answer, StepReport
 from wildtta.parts.learnables import Learnables
-from wildtta.precision import Precision
+from wildtta.precision import Precision, fastest_precision
 from wildtta.state_file import fingerprint, read_state, write_state
 
 
@@ -60,7 +62,7 @@ class Adapter(nn.Module):
         method: Method,
         *,
         batch_size: int | None = None,
-        precision: Precision = None,
+        precision: Precision | Literal["auto"] = None,
         compiled: bool = False,
     ) -> None:
         super().__init__()
@@ -68,15 +70,16 @@ class Adapter(nn.Module):
         self.method = method
         self._facts = facts
         self._paused = False
-        self._requested_precision = precision
+        self._precision_open = precision == "auto"
         self._rank = facts.input_rank
         self._last: StepReport | None = None
         self._training_before = {name: module.training for name, module in self.network.named_modules()}
         self._grad_before = {name: parameter.requires_grad for name, parameter in self.network.named_parameters()}
         parameters = dict(self.network.named_parameters())
         learnables = Learnables(names, [parameters[name] for name in names]) if names else None
-        self._engine = Engine(facts, learnables, method, precision)
+        self._engine = Engine(facts, learnables, method, None if precision == "auto" else precision)
         self._engine.given_batch_size = self._engine.batch_size = batch_size
+        self._graphs = self._new_graphs()
         self._batch_statistics: BatchStatistics | None = None
         self._arrange()
         self._fingerprint = self._identify()
@@ -93,6 +96,10 @@ class Adapter(nn.Module):
         if self._engine.batch_statistics:
             self._batch_statistics = BatchStatistics(self.network)
 
+    def _new_graphs(self) -> GraphRunner | None:
+        learns_by_gradient = isinstance(self.method, GradientMethod) and self._engine.learns
+        return GraphRunner(self.method, self._engine) if learns_by_gradient else None  # type: ignore[arg-type]
+
     def _identify(self) -> str:
         engine = self._engine
         source = engine.learnables.split(engine.source) if engine.learns and engine.source is not None else {}
@@ -107,25 +114,47 @@ class Adapter(nn.Module):
         engine = self._engine
         if engine.batch_size is None:
             engine.batch_size = len(images)
+        engine.see(tuple(images.shape[1:]))
         with torch.inference_mode(False), torch.enable_grad():
             images = images.detach()
             if images.is_inference():
                 images = images.clone()
+            if self._precision_open:
+                engine.precision = fastest_precision(self._one_pass, images)
+                self._precision_open = False
             answer = self._answer(images)
         self._rank = images.dim()
         self._last = answer.report
         return _without_graph(answer.output.raw, answer.output.logits)
 
+    def _one_pass(self, images: Tensor, precision: Precision) -> None:
+        """One forward and, where something learns, one backward pass at ``precision``, for timing."""
+        engine = self._engine
+        before, engine.precision = engine.precision, precision
+        try:
+            output = engine.forward(images, grad=engine.learns)
+            if engine.learns:
+                engine.learnables.gradient(output.entropies.mean())
+        finally:
+            engine.precision = before
+
     def _answer(self, images: Tensor) -> Answer:
         engine = self._engine
-        if engine.batch_statistics:
+        if self.method.mixes_samples(engine):
             finite = torch.isfinite(images).flatten(1).all(1)
             if not bool(finite.all()):
                 return self._answer_without(images, finite)
-        return (self.method.predict if self._paused else self.method.step)(engine, images)
+        if self._paused:
+            return self.method.predict(engine, images)
+        self._graphs = self._graphs or self._new_graphs()
+        if self._graphs is not None and self._graphs.ready_for(images):
+            answer = self._graphs.run(images)
+            if answer is not None:
+                return answer
+        return self.method.step(engine, images)
 
     def _answer_without(self, images: Tensor, finite: Tensor) -> Answer:
-        """Batch statistics would carry one non-finite sample to all others: it is left out, and its row is NaN."""
+        """Where samples see each other one that is not finite would spoil all others: it is left out, its row is NaN."""
         engine = self._engine
         kept = finite.nonzero().squeeze(1)
         source = images[kept] if len(kept) else torch.zeros_like(images[:1])
@@ -170,7 +199,7 @@ class Adapter(nn.Module):
                 f"the images are on {images.device}, the network on {reference.device}; "
                 f"move them with images.to({str(reference.device)!r})"
             )
-        casts = torch.is_autocast_enabled(images.device.type) or self._engine.precision == "bf16"
+        casts = torch.is_autocast_enabled(images.device.type) or self._engine.precision == "bf16" or self._precision_open
         if not casts and images.dtype != reference.dtype:
             raise TypeError(
                 f"the images are {images.dtype}, the network is {reference.dtype}; convert them with "
@@ -230,6 +259,7 @@ class Adapter(nn.Module):
         for name, parameter in self.network.named_parameters():
             parameter.requires_grad_(self._grad_before[name])
         network = self.network
+        self._graphs = None
         del self._engine
         return network
 
@@ -260,6 +290,8 @@ class Adapter(nn.Module):
             "share": None if engine.share is None else engine.share.hex(),
             "host_steps": engine.host_steps,
             "known_bank_rows": engine.known_bank_rows,
+            "image_shape": engine.image_shape,
+            "precision": engine.precision,
         }
         write_state(path, self.online_state(), facts)
 
@@ -275,6 +307,8 @@ class Adapter(nn.Module):
                 f"its fingerprint is {facts['network'][:8]}, this network's is {self._fingerprint[:8]}"
             )
         engine = self._engine
+        if facts["image_shape"] is not None:
+            engine.see(tuple(facts["image_shape"]))
         present = self.online_state()
         if set(tensors) != set(present) or any(tensors[name].shape != present[name].shape for name in present):
             odd = sorted(set(tensors) ^ set(present)) or [n for n in present if tensors[n].shape != present[n].shape]
@@ -291,6 +325,8 @@ class Adapter(nn.Module):
             engine.learnables.assign(engine.learnables.join(values))
         for name, value in engine.memory.items():
             value.copy_(tensors[f"memory/{name}"])
+        if self._precision_open and facts["precision"] is not None:
+            engine.precision, self._precision_open = facts["precision"], False
         engine.batch_size = facts["batch_size"]
         engine.share = None if facts["share"] is None else float.fromhex(facts["share"])
         engine.host_steps, engine.known_bank_rows = facts["host_steps"], facts["known_bank_rows"]
@@ -309,6 +345,7 @@ class Adapter(nn.Module):
             refuse_half_precision(self.network)
             with torch.inference_mode(False):
                 self._engine.moved()
+            self._graphs = self._new_graphs()
         return self
 
     def __repr__(self) -> str:

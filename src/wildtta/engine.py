@@ -41,7 +41,13 @@ class Engine:
         """Updates so far."""
         self.known_bank_rows = 0
         """Rows of the bank as the host last saw them (it looks until the bank is warm)."""
+        self.bank_before: dict[str, Tensor] = {}
+        """The bank before a refresh that a step sees ahead of time (``bank_refresh="before"``)."""
         self.compiled: Callable[..., Any] | None = None
+        self.image_shape: tuple[int, ...] | None = None
+        """Shape of one image, once a batch has shown it: for state that holds images."""
+        self.companions: dict[str, Any] = {}
+        """Frozen helpers of the method (a diffusion model, a branch's structure): no part of the state."""
         self.source: Tensor | None = None if learnables is None else learnables.vector()
         self.memory: dict[str, Tensor] = {}
         self.memory = self.first_day()
@@ -92,6 +98,15 @@ class Engine:
         self.host_steps = 0
         self.known_bank_rows = 0
 
+    def see(self, image_shape: tuple[int, ...]) -> None:
+        """Learn the shape of an image; state that was declared without it is declared again."""
+        if self.image_shape is not None:
+            return
+        self.image_shape = image_shape
+        for name, value in self.first_day().items():
+            if self.memory[name].shape != value.shape:
+                self.memory[name] = value
+
     def moved(self) -> None:
         """Follow the network to its (new) device and type."""
         if self._learnables is not None and self.source is not None:
@@ -128,6 +143,22 @@ class Engine:
             )
         return Output(images, logits.to(self.dtype), features.to(self.dtype), raw)
 
+    def forward_to(self, stage: str, images: Tensor, *, grad: bool) -> Tensor:
+        """What the module named ``stage`` gives for ``images``; the network is run no further."""
+
+        def stop(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+            raise _Reached(output[0] if isinstance(output, tuple) else output)
+
+        handle = self.network.module.get_submodule(stage).register_forward_hook(stop)
+        try:
+            with torch.set_grad_enabled(grad), precision_context(self.precision, images.device):
+                self.network.module(images)
+        except _Reached as reached:
+            return reached.features
+        finally:
+            handle.remove()
+        raise ValueError(f"the network does not run its module {stage!r}; name another stage")
+
     def head_logits(self, features: Tensor) -> Tensor:
         """h(z): the linear head alone, in the losses' type."""
         head = self.network.head
@@ -142,6 +173,14 @@ class Engine:
             yield
         finally:
             self.learnables.assign(back_to)
+
+
+class _Reached(Exception):
+    """Carries a stage's output out of a network that is not to be run further."""
+
+    def __init__(self, features: Tensor) -> None:
+        super().__init__("stage reached")
+        self.features = features
 
 
 COUNTERS = ("resets", "skipped", "forwards", "backwards", "computed_forwards", "computed_backwards")

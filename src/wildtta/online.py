@@ -57,27 +57,71 @@ def online_step(method: GradientMethod, engine: Engine, images: Tensor) -> Answe
     return answer
 
 
+@dataclass
+class Look:
+    """The first half of a step: the prediction, and who may teach."""
+
+    first: Output
+    lesson: Lesson
+    finite: Tensor
+
+
+def learns_on_teachers_alone(method: GradientMethod, engine: Engine) -> bool:
+    """Whether the passes that learn may leave out samples that do not teach."""
+    return method.selects and not method.wants_whole_batch and not engine.batch_statistics
+
+
+def look(method: GradientMethod, engine: Engine, images: Tensor, *, grad: bool) -> Look:
+    """Predict and select."""
+    first = engine.forward(images, grad=grad)
+    with losses_in_full_precision(images.device):
+        lesson = method.select(engine, first)
+        finite = torch.isfinite(images).all() & torch.isfinite(first.logits.detach()).all()
+    return Look(first, lesson, finite)
+
+
+def learn_from_all(method: GradientMethod, engine: Engine, seen: Look) -> Answer:
+    """The second half over the whole batch; masks do the selecting and nothing is read from the device."""
+    with losses_in_full_precision(engine.device):
+        learned = _learn(method, engine, seen.first, seen.lesson)
+        return _finish(method, engine, seen.first, seen.lesson, learned, seen.finite)
+
+
+def learn_from(method: GradientMethod, engine: Engine, seen: Look, positions: Tensor, *, exact: bool = True) -> Answer:
+    """The second half over the samples at ``positions``: the teachers (``exact``), or these and a few to fill up a shape."""
+    number = len(positions)
+    with losses_in_full_precision(engine.device):
+        if number:
+            lesson = seen.lesson.take(positions, all_teach=exact)
+            learned = _learn(method, engine, engine.forward(seen.first.images[positions], grad=True), lesson)
+            learned.computed_forwards += number
+        else:
+            learned = _no_teacher(method, engine)
+        return _finish(method, engine, seen.first, seen.lesson, learned, seen.finite)
+
+
 def _one_update(method: GradientMethod, engine: Engine, images: Tensor) -> Answer:
     stage = _stage(method, engine)
-    on_teachers = (
-        stage.selects and not stage.wants_whole_batch and not engine.batch_statistics and not engine.fixed_shapes
-    )
+    on_teachers = learns_on_teachers_alone(stage, engine)
     keep_graph = not on_teachers or (engine.share or 0.0) > KEEP_GRAPH_ABOVE
     surely_cold = _surely_cold(stage, engine, len(images))
-    first = engine.forward(images, grad=keep_graph and not surely_cold)
+    seen = look(stage, engine, images, grad=keep_graph and not surely_cold)
     with losses_in_full_precision(images.device):
-        lesson = stage.select(engine, first)
-        finite = torch.isfinite(images).all() & torch.isfinite(first.logits.detach()).all()
-        if surely_cold or not _warm_now(stage, engine, first, lesson):
+        if surely_cold or not _warm_now(stage, engine, seen.first, seen.lesson):
             learned = _nothing(engine)
-            learned.warm = torch.zeros_like(finite)
-        else:
-            with _refreshed_before(stage, engine, first, lesson, finite):
-                if on_teachers:
-                    learned = _learn_on_teachers(stage, engine, first, lesson, keep_graph)
-                else:
-                    learned = _learn(stage, engine, first, lesson)
-        return _finish(stage, engine, first, lesson, learned, finite)
+            learned.warm = torch.zeros_like(seen.finite)
+            return _finish(stage, engine, seen.first, seen.lesson, learned, seen.finite)
+        with _refreshed_before(stage, engine, seen):
+            if not on_teachers:
+                return learn_from_all(stage, engine, seen)
+            assert seen.lesson.mask is not None
+            positions = seen.lesson.mask.nonzero().squeeze(1)  # the one read: how many teach
+            engine.share = len(positions) / len(images)
+            if not keep_graph or len(positions) == 0:
+                return learn_from(stage, engine, seen, positions)
+            learned = _learn(stage, engine, seen.first.take(positions), seen.lesson.take(positions))
+            learned.computed_backwards += len(images) - len(positions)
+            return _finish(stage, engine, seen.first, seen.lesson, learned, seen.finite)
 
 
 def _stage(method: GradientMethod, engine: Engine) -> GradientMethod:
@@ -109,7 +153,7 @@ def _waits_for_bank(method: GradientMethod, engine: Engine) -> bool:
     """Whether learning waits for the bank as far as the host knows (and the host may look)."""
     if not method.bank or method.warmup_scope != "all" or engine.fixed_shapes:
         return False
-    return not method.is_warm(engine.known_bank_rows, engine.network.classes)
+    return not bool(method.is_warm(engine.known_bank_rows, engine.network.classes))
 
 
 def _surely_cold(method: GradientMethod, engine: Engine, samples: int) -> bool:
@@ -124,31 +168,25 @@ def _warm_now(method: GradientMethod, engine: Engine, first: Output, lesson: Les
         return True
     live = method.live_centroids(engine, first, lesson)
     rows = int(bank.rows_with(engine.memory, live))
-    warm = method.is_warm(rows, engine.network.classes)
+    warm = bool(method.is_warm(rows, engine.network.classes))
     if warm:
         engine.known_bank_rows = rows
     return warm
 
 
 @contextlib.contextmanager
-def _refreshed_before(
-    method: GradientMethod, engine: Engine, first: Output, lesson: Lesson, finite: Tensor
-) -> Iterator[None]:
+def _refreshed_before(method: GradientMethod, engine: Engine, seen: Look) -> Iterator[None]:
     """With ``bank_refresh="before"`` the passes that learn see the bank as it will be after the batch.
 
     The real refresh comes in :func:`_finish` with everything else that is kept, once it is known that the batch may
-    be learned from; so the bank is put back in between.
+    be learned from; so the bank is put back before.
     """
     if not method.bank or method.bank_refresh == "after":
         yield
         return
-    before = {name: value.clone() for name, value in engine.memory.items() if name.startswith("bank_")}
-    method.remember(engine, first, lesson, finite)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            engine.memory[name].copy_(value)
+    engine.bank_before = {name: value.clone() for name, value in engine.memory.items() if name.startswith("bank_")}
+    method.remember(engine, seen.first, seen.lesson, seen.finite)
+    yield
 
 
 def _nothing(engine: Engine) -> Learned:
@@ -156,23 +194,11 @@ def _nothing(engine: Engine) -> Learned:
     return Learned(torch.zeros_like(engine.memory["momentum"]), None, None, missing, missing, 0, 0)
 
 
-def _learn_on_teachers(
-    method: GradientMethod, engine: Engine, first: Output, lesson: Lesson, has_graph: bool
-) -> Learned:
-    """The passes that learn, over the samples that teach and no others."""
-    assert lesson.mask is not None
-    positions = lesson.mask.nonzero().squeeze(1)  # the one read: how many teach
-    number, batch = len(positions), len(first.logits)
-    engine.share = number / batch
-    if number == 0:
-        learned = _nothing(engine)
-        if method.bank and method.warmup_scope == "all":
-            learned.warm = method.is_warm(engine.memory["bank_count"], engine.network.classes)
-        return learned
-    teachers = first.take(positions) if has_graph else engine.forward(first.images[positions], grad=True)
-    learned = _learn(method, engine, teachers, lesson.take(positions))
-    learned.computed_forwards += 0 if has_graph else number
-    learned.computed_backwards += batch - number if has_graph else 0
+def _no_teacher(method: GradientMethod, engine: Engine) -> Learned:
+    """Nobody teaches: a gradient of 0, so that momentum alone may carry the weights on."""
+    learned = _nothing(engine)
+    if method.bank and method.warmup_scope == "all":
+        learned.warm = method.is_warm(engine.memory["bank_count"], engine.network.classes)
     return learned
 
 
@@ -234,6 +260,9 @@ def _finish(
     method: GradientMethod, engine: Engine, first: Output, lesson: Lesson, learned: Learned, finite: Tensor
 ) -> Answer:
     """Clip, guard, update, recover, remember, count. Everything stays on the device."""
+    for name, value in engine.bank_before.items():
+        engine.memory[name].copy_(value)
+    engine.bank_before = {}
     memory, learnables, last = engine.memory, engine.learnables, learned.last
     theta = learnables.vector()
     gradient = clip_gradient(learned.gradient, value=method.clip_value, norm=method.clip_norm)

@@ -45,11 +45,12 @@ class Lesson:
     """Per-sample weights of the loss, where a method has them."""
     extra: dict[str, Tensor] = field(default_factory=dict)
 
-    def take(self, positions: Tensor) -> Lesson:
-        """The lesson of the samples at ``positions``, all of whom teach."""
+    def take(self, positions: Tensor, *, all_teach: bool = True) -> Lesson:
+        """The lesson of the samples at ``positions``; all of them teach, or each as it did."""
+        mask = None if all_teach or self.mask is None else self.mask[positions]
         weights = None if self.weights is None else self.weights[positions]
         extra = {name: value[positions] for name, value in self.extra.items()}
-        return Lesson(None, self.labels[positions], weights, extra)
+        return Lesson(mask, self.labels[positions], weights, extra)
 
 
 @dataclass
@@ -119,6 +120,8 @@ class GradientMethod(Method):
     centroids: Literal["all", "reliable"] = help_text("samples that form centroids", "all")
 
     passes: ClassVar[str] = "1 / 1"
+    capturable: ClassVar[bool] = False
+    """Whether a step is the same sequence of kernels for every batch, so that a CUDA graph may replay it."""
 
     def __post_init__(self) -> None:
         """Refuse values that cannot be meant."""

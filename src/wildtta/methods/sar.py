@@ -28,6 +28,7 @@ class SAR(GradientMethod):
     updates: ClassVar[str] = "affine parameters of the norms below the top"
     passes: ClassVar[str] = "1 + s / 2s (s: share of reliable samples)"
     scope: ClassVar[Scope] = "norms below the top"
+    capturable: ClassVar[bool] = True
     learning_rates: ClassVar[dict[str, tuple[float, float]]] = {
         "convolutional": (2.5e-4 / 16, 2.5e-4),
         "transformer": (1e-3 / 32, 1e-3),

@@ -26,6 +26,7 @@ class Tent(GradientMethod):
     title: ClassVar[str] = "Tent"
     paper: ClassVar[str] = "Wang et al., ICLR 2021, https://arxiv.org/abs/2006.10726"
     updates: ClassVar[str] = "affine parameters of all norms"
+    capturable: ClassVar[bool] = True
     learning_rates: ClassVar[dict[str, tuple[float, float]]] = TENT_LEARNING_RATES
 
 
