@@ -18,9 +18,11 @@ from PIL import Image
 from wildtta.data import (
     ArrayImages,
     BrokenImage,
+    Corrupted,
     DataError,
     EncodedImages,
     ImageSet,
+    corrupt,
     corruptions_in,
     folder,
     imagenet,
@@ -355,6 +357,36 @@ def test_array_images_check_what_they_are_given() -> None:
         ArrayImages(good, [0])
     with pytest.raises(DataError, match="labels go up to 1, but only 1"):
         ArrayImages(good, [0, 1], classes=["a"])
+
+
+def test_long_listings_say_how_far_they_are(
+    animals: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder(animals)
+    assert capsys.readouterr().err == ""
+    clock = iter(range(0, 1000, 2))  # every look at the clock is two seconds later
+    monkeypatch.setattr("wildtta.data.announcing.time.monotonic", lambda: float(next(clock)))
+    folder(animals)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [f"{animals}: listing class folders: 1 of 3, about 8 s left"]
+
+
+def test_imagenet_c_inside_a_zip(tmp_path: Path) -> None:
+    path = tmp_path / "imagenet-c.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for wnid in imagenet_classes():
+            archive.writestr(f"noise/shot_noise/4/{wnid}/x.JPEG", PIXEL)
+    images = imagenet_c(path, "shot_noise", 4)
+    assert len(images) == 1000
+    assert images[999][0].shape == (3, 6, 8)
+
+
+def test_glyphs_by_name_corrupted_on_the_fly() -> None:
+    pytest.importorskip("matplotlib")
+    clean, foggy = open_domains("glyphs", None, ["clean", ("fog", 3)], count=20, corruption_seed=5)
+    assert isinstance(foggy, Corrupted)
+    assert torch.equal(foggy.images([4]), corrupt(clean.images([4]), "fog", 3, seed=5, index=[4]))
+    assert np.array_equal(foggy.labels, clean.labels)
 
 
 def test_data_by_name(animals: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from wildtta.data.announcing import announced
 from wildtta.data.encoded import EncodedImages, is_image
 from wildtta.data.errors import layout_error, some_of
 from wildtta.data.sources import Source, files_below, open_source
@@ -80,7 +81,7 @@ def read_classes(
             + (", and sort the loose images into their class folders" if loose else ""),
         )
     files, labels = [], []
-    for label, name in enumerate(classes):
+    for label, name in enumerate(announced(classes, f"{what}: listing class folders")):
         images = [f for f in files_below(source, f"{root}/{name}" if root else name) if is_image(f)]
         files += [(source, image) for image in images]
         labels += [label] * len(images)

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from wildtta.data.announcing import announced
 from wildtta.data.encoded import EncodedImages, is_image
 from wildtta.data.errors import DataError, layout_error, some_of
 from wildtta.data.sources import TarSource, files_below
@@ -28,7 +29,7 @@ def shards(
     """
     files: list[tuple[TarSource, str]] = []
     labels: list[int] = []
-    for shard in _shard_paths(path):
+    for shard in announced(_shard_paths(path), f"{path}: listing shards"):
         source = TarSource(shard)
         for image, label in _samples(source):
             files.append((source, image))
