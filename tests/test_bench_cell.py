@@ -1,0 +1,195 @@
+"""Cells, grids, splits: what decides a cell's identity and its stream."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from wildtta.bench import BenchError, Cell, parse_grid
+from wildtta.bench.streaming import split_positions, stream_of
+
+
+def _cell(**changes: object) -> Cell:
+    return Cell(**{"model": "glyphs:vit", "method": "sar", "corruptions": ("fog",), **changes})  # type: ignore[arg-type]
+
+
+def test_the_key_is_the_same_in_another_process_and_after_json() -> None:
+    cell = _cell(options={"lr": 0.001, "reliable": None}, scenario="label_shift", scenario_options={"ratio": math.inf})
+    told = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import json, sys; from wildtta.bench import Cell; print(Cell.from_json(json.load(sys.stdin)).key)",
+        ],
+        input=json.dumps(cell.to_json(), allow_nan=False),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout.strip() == cell.key
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": "glyphs:resnet_gn"},
+        {"method": "tent"},
+        {"options": {"lr": 1.0}},
+        {"scenario": "single"},
+        {"scenario": "label_shift", "scenario_options": {"draws": 5}},
+        {"data": "folder"},
+        {"data_options": {"split": "first-half"}},
+        {"corruptions": ("snow",)},
+        {"severity": 3},
+        {"batch_size": 16},
+        {"seed": 1},
+        {"limit": 10},
+        {"protocol": "paper"},
+        {"measure": ("health",)},
+        {"weights": "w.safetensors"},
+        {"model_options": {"pretrained": False}},
+    ],
+)
+def test_everything_that_decides_the_numbers_changes_the_key(change: dict[str, object]) -> None:
+    assert _cell(**change).key != _cell().key
+
+
+def test_titles_and_spelling_of_numbers_do_not_change_the_key() -> None:
+    assert _cell(name="SAR!", model_name="ours").key == _cell().key
+    assert _cell(options={"lr": 1, "a": 2.0}).key == _cell(options={"a": 2, "lr": 1.0}).key
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"scenario": "wild"}, "unknown scenario 'wild'"),
+        ({"batch_size": 0}, "batch_size must be a whole number of at least 1"),
+        ({"measure": ("soul",)}, "unknown measure 'soul'"),
+        ({"corruptions": ("fog", "snow")}, "takes one corruption per cell"),
+        ({"options": {"f": object()}}, "options.f must be made of numbers"),
+    ],
+)
+def test_a_cell_that_makes_no_sense_says_why(change: dict[str, object], message: str) -> None:
+    with pytest.raises(BenchError, match=message):
+        _cell(**change)
+
+
+GRID = """
+[defaults]
+data = "folder"
+data_options = { split = "second-half" }
+
+[models.gn]
+model = "nets/load.py:classifier"
+model_options = { name = "rn26_gn" }
+
+[methods.only-I]
+method = "sar2"
+options = { redundancy = 0 }
+title = "SAR² without R"
+
+[[grid]]
+models = ["gn", "glyphs:vit"]
+methods = ["none", "tent", "only-I", { method = "sar", lr = 1e-3, title = "fast SAR" }]
+scenarios = ["mild", { scenario = "label_shift", draws = 25, ratio = inf }, "mixed", "single"]
+corruptions = ["fog", "snow"]
+severities = [3, 5]
+seeds = [0, 1]
+
+[[grid.override]]
+match = { method = ["tent", "fast SAR"], scenario = "label_shift" }
+set = { options = { momentum = 0.5 }, limit = 100 }
+
+[[grid.override]]
+match = { scenario = "single", severity = 3 }
+skip = true
+
+[[grid]]
+models = ["gn"]
+methods = ["none"]
+scenarios = ["mild"]
+corruptions = "clean"
+"""
+
+
+def test_a_grid_is_every_combination_once(tmp_path) -> None:
+    cells = parse_grid(GRID, folder=tmp_path)
+    # 2 models, 4 methods, 2 seeds; streams of one corruption: mild and label shift at 2 severities x 2 corruptions,
+    # single at one severity; mixed once per severity; and one clean cell.
+    assert len(cells) == 2 * 4 * 2 * (2 * 2 + 2 * 2 + 2 + 2) + 1
+    assert len({cell.key for cell in cells}) == len(cells)
+    mixed = [cell for cell in cells if cell.scenario == "mixed"]
+    assert {cell.corruptions for cell in mixed} == {("fog", "snow")}
+    assert all(cell.batch_size == 1 for cell in cells if cell.scenario == "single")
+    assert {cell.model for cell in cells} == {f"{tmp_path}/nets/load.py:classifier", "glyphs:vit"}
+    assert {cell.title for cell in cells} == {"none", "tent", "SAR² without R", "fast SAR"}
+    fast = [cell for cell in cells if cell.title == "fast SAR"]
+    for cell in fast:
+        shifted = cell.scenario == "label_shift"
+        assert dict(cell.options) == ({"lr": 1e-3, "momentum": 0.5} if shifted else {"lr": 1e-3})
+        assert cell.limit == (100 if shifted else None)
+    assert all(dict(cell.data_options) == {"split": "second-half"} for cell in cells)
+    assert cells[-1].corruptions == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = [", "not valid TOML"),
+        ("", "no \\[\\[grid\\]\\]"),
+        ("[[grid]]\nmodels = ['a:b']\nmethods = ['none']", "needs a list of scenarios"),
+        ("[[grid]]\nmodel = 'a:b'", "unknown entry 'model'"),
+        ("[[grid]]\nmodels=['a:b']\nmethods=['none']\nscenarios=['mild']\nseeds=[0.5]", "seeds of .* whole numbers"),
+    ],
+)
+def test_a_wrong_grid_says_where(text: str, message: str) -> None:
+    with pytest.raises(BenchError, match=message):
+        parse_grid(text)
+
+
+@pytest.mark.parametrize("kind", ["half", "classes"])
+def test_opposite_splits_share_nothing_and_make_the_whole(kind: str) -> None:
+    labels = np.random.default_rng(0).integers(0, 7, 100)
+    first, second = split_positions(labels, f"first-{kind}"), split_positions(labels, f"second-{kind}")
+    assert sorted([*first, *second]) == list(range(100))
+    if kind == "classes":
+        assert set(labels[first]).isdisjoint(labels[second])
+    else:
+        counts = [np.bincount(labels[part], minlength=7) for part in (first, second)]
+        assert (counts[0] - counts[1] >= 0).all()
+        assert (counts[0] - counts[1] <= 1).all()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"scenario": "mild"},
+        {"scenario": "label_shift", "scenario_options": {"draws": 3, "ratio": math.inf}},
+        {"scenario": "mixed", "corruptions": ("fog", "snow", "frost")},
+        {"scenario": "continual_label_shift", "corruptions": ("fog", "snow"), "scenario_options": {"draws": 2}},
+    ],
+)
+def test_a_held_out_stream_uses_its_part_alone(changes: dict[str, object]) -> None:
+    labels = np.repeat(np.arange(10), 8)
+    part = set(split_positions(labels, "second-half").tolist())
+    stream = stream_of(_cell(data_options={"split": "second-half"}, **changes), labels)
+    assert set(stream.index.tolist()) <= part
+    again = stream_of(_cell(method="tent", model="timm:x", data_options={"split": "second-half"}, **changes), labels)
+    np.testing.assert_array_equal(stream.index, again.index)
+    np.testing.assert_array_equal(stream.domain, again.domain)
+
+
+def test_limit_counts_the_images_of_the_whole_stream() -> None:
+    labels = np.repeat(np.arange(10), 8)
+    mild = stream_of(_cell(limit=20), labels)
+    assert len(mild) == 20
+    assert np.bincount(labels[mild.index]).tolist() == [2] * 10
+    mixed = stream_of(_cell(scenario="mixed", corruptions=("fog", "snow"), limit=40), labels)
+    assert len(mixed) == 40
+    assert np.bincount(mixed.domain).tolist() == [20, 20]
+    assert len(stream_of(_cell(scenario="label_shift", limit=33), labels)) == 33
