@@ -72,16 +72,13 @@ def corrupt(
     count, _, height, width = images.shape
     parameters = level(corruption, severity, height, width, constants)
     positions = _positions(index, count)
-    per_image_seed = not isinstance(seed, (int, np.integer))
-    if per_image_seed and len(seed) != count:  # type: ignore[arg-type]
-        raise ValueError(f"seed: expected one number or {count} (one per image), got {len(seed)}")  # type: ignore[arg-type]
-    keys = image_keys(seed, positions, corruption, severity)
+    seed_array = np.asarray(seed, dtype=np.int64)
+    if seed_array.shape not in ((), (count,)):
+        raise ValueError(f"seed: expected one number or {count} (one per image), got shape {list(seed_array.shape)}")
     if draws not in ("device", "official"):
         raise ValueError(f'draws must be "device" or "official", got {draws!r}')
-    if per_image_seed and draws == "official":
-        seeds = [int(value) for value in seed]  # type: ignore[union-attr]
-    else:
-        seeds = [int(key >> np.uint64(32)) for key in keys]
+    keys = image_keys(seed_array, positions, corruption, severity)
+    seeds = seed_array.tolist() if seed_array.ndim else (keys >> np.uint64(32)).tolist()
 
     result = torch.empty_like(images, memory_format=torch.contiguous_format)
     step = max(_VALUES_PER_CHUNK.get(images.device.type, 1 << 22) // (3 * height * width), 1)

@@ -54,22 +54,21 @@ def mix_keys(*parts: int | npt.NDArray[np.int64]) -> Keys:
     """Hash a chain of integers (or arrays of them, broadcast together) to 64 bits, by SplitMix64's finaliser."""
     key = np.zeros(1, dtype=np.uint64)
     for part in parts:
-        key = _mix_on_host(key + np.asarray(part, dtype=np.int64).astype(np.uint64) * np.uint64(_GOLDEN) + np.uint64(_GOLDEN))
+        key = _mix_on_host(
+            key + np.asarray(part, dtype=np.int64).astype(np.uint64) * np.uint64(_GOLDEN) + np.uint64(_GOLDEN)
+        )
     return key
 
 
-def image_keys(
-    seed: int | Sequence[int], index: npt.NDArray[np.int64], corruption: str, severity: int
-) -> Keys:
+def image_keys(seed: npt.NDArray[np.int64], index: npt.NDArray[np.int64], corruption: str, severity: int) -> Keys:
     """One 64-bit key per image from everything that its random numbers may depend on."""
-    name = zlib.crc32(corruption.encode())
-    return mix_keys(np.asarray(seed, dtype=np.int64), index, name, severity)
+    return mix_keys(seed, index, zlib.crc32(corruption.encode()), severity)
 
 
 def _mix_on_host(key: Keys) -> Keys:
     key = (key ^ (key >> np.uint64(30))) * np.uint64(_MIX_1)
     key = (key ^ (key >> np.uint64(27))) * np.uint64(_MIX_2)
-    return key ^ (key >> np.uint64(31))
+    return np.asarray(key ^ (key >> np.uint64(31)), dtype=np.uint64)
 
 
 def _signed(value: int) -> int:
@@ -168,7 +167,7 @@ class OfficialDraws:
     """Numbers from numpy's legacy generator (MT19937), one per image, in the order of the official scripts."""
 
     def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
-        self._generators = [np.random.RandomState(seed) for seed in seeds]  # noqa: NPY002 - the recorded generator
+        self._generators = [np.random.RandomState(seed) for seed in seeds]
         self._device = device
 
     def _stack(self, arrays: list[npt.NDArray[np.generic]], shape: tuple[int, ...]) -> Tensor:
@@ -203,6 +202,4 @@ class OfficialDraws:
         return self._stack(list(counts), tuple(images.shape[1:]))
 
     def integers_below(self, bounds: Sequence[int]) -> list[int]:
-        return [
-            int(generator.randint(0, bound)) for generator, bound in zip(self._generators, bounds, strict=True)
-        ]
+        return [int(generator.randint(0, bound)) for generator, bound in zip(self._generators, bounds, strict=True)]

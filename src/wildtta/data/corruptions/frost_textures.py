@@ -76,7 +76,9 @@ def _loaded(height: int, width: int, scale: float, folder: str | None) -> tuple[
 def _read(folder: Path, stem: str) -> Pixels:
     found = sorted(path for path in folder.glob(f"{stem}.*") if path.suffix.lower() in (".png", ".jpg", ".jpeg"))
     if not found:
-        listing = ", ".join(sorted(path.name for path in folder.glob("*"))[:10]) if folder.is_dir() else "no such folder"
+        listing = (
+            ", ".join(sorted(path.name for path in folder.glob("*"))[:10]) if folder.is_dir() else "no such folder"
+        )
         raise FileNotFoundError(
             f"frost textures: expected {', '.join(STEMS)} as .png or .jpg in {folder}, but {stem} is missing "
             f"(found: {listing or 'nothing'}). Name another folder or leave it out to use generated textures."
@@ -102,7 +104,7 @@ def resize_bilinear(pixels: Pixels, scale: float) -> Pixels:
     weight = row_weight[:, None, None]
     upper = ((2048 - weight) * (rows[top] >> 4)) >> 16
     lower = (weight * (rows[bottom] >> 4)) >> 16
-    return ((upper + lower + 2) >> 2).clip(0, 255).astype(np.uint8)
+    return np.asarray(((upper + lower + 2) >> 2).clip(0, 255), dtype=np.uint8)
 
 
 def _linear_taps(length: int, size: int, scale: float) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -187,7 +189,7 @@ def _generate(statistics: _Statistics, seed: int) -> Pixels:
         mean + deviation * (np.sqrt(1.0 - share**2) * grey + share * hue)
         for mean, deviation, share in zip(statistics.mean, statistics.deviation, statistics.hue_share, strict=True)
     ]
-    return np.stack(channels, axis=-1).round().clip(0, 255).astype(np.uint8)
+    return np.asarray(np.stack(channels, axis=-1).round().clip(0, 255), dtype=np.uint8)
 
 
 def _multiscale_noise(statistics: _Statistics, generator: np.random.Generator) -> npt.NDArray[np.float64]:

@@ -144,7 +144,9 @@ def _factor(value: float) -> int:
     return int(value * (1 << _BITS) + 0.5)
 
 
-def _odd_rotations(first: Matrix, second: Matrix, third: Matrix, fourth: Matrix) -> tuple[Matrix, Matrix, Matrix, Matrix]:
+def _odd_rotations(
+    first: Matrix, second: Matrix, third: Matrix, fourth: Matrix
+) -> tuple[Matrix, Matrix, Matrix, Matrix]:
     """The odd half of the 8-point transform in 12 multiplications; it is its own transpose."""
     shared = (first + third + second + fourth) * _factor(1.175875602)
     outer = -(first + fourth) * _factor(0.899976223)

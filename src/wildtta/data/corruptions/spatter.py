@@ -19,7 +19,6 @@ from wildtta.data.corruptions.draws import Draws
 WATER_COLOUR = (175, 238, 238)
 MUD_COLOUR = (63, 42, 20)
 _EMBOSS = ((-2, -1, 0), (-1, 1, 1), (0, 1, 2))
-_CHAMFER_BITS = 16
 
 
 def spatter(images: Tensor, level: Level, draws: Draws) -> Tensor:
@@ -40,7 +39,8 @@ def spatter(images: Tensor, level: Level, draws: Draws) -> Tensor:
 
 
 def _colour(rgb: tuple[int, int, int], device: torch.device) -> Tensor:
-    return torch.tensor(rgb, dtype=torch.float64, device=device).div_(255.0).reshape(1, 3, 1, 1)
+    unit = [value / 255.0 for value in rgb]
+    return torch.tensor(unit, dtype=torch.float32, device=device).reshape(1, 3, 1, 1)
 
 
 def _mud(clean: Tensor, liquid: Tensor, threshold: float, sigma: float) -> Tensor:
@@ -59,7 +59,7 @@ def _water(clean: Tensor, liquid: Tensor, intensity: float) -> Tensor:
     mask = (drops * relief).to(torch.float32)
     peak = mask.amax(dim=(1, 2), keepdim=True)
     mask = (mask / torch.where(peak > 0, peak, 1.0)).mul_(intensity).unsqueeze(1)
-    return (clean + mask * _colour(WATER_COLOUR, clean.device).to(torch.float32)).clamp_(0.0, 1.0).mul_(255.0)
+    return (clean + mask * _colour(WATER_COLOUR, clean.device)).clamp_(0.0, 1.0).mul_(255.0)
 
 
 def correlate(planes: Tensor, kernel: tuple[tuple[int, ...], ...]) -> Tensor:
@@ -80,7 +80,7 @@ def box_mean(planes: Tensor) -> Tensor:
     """Mean over 3 x 3 windows with mirrored borders."""
     padded = filters.pad(filters.pad(planes, 1, 1, "mirror"), 1, 2, "mirror")
     mean = _weighted_windows(padded, ((1, 1, 1),) * 3).div_(9.0)
-    # Sums of fixed-point distances divided by 9 must not fall below an integer that they equal.
+    # Rounded to float32: a mean that equals an integer must not fall below it by the division.
     return mean.to(torch.float32).to(torch.float64)
 
 
@@ -131,21 +131,18 @@ def canny_edges(planes: Tensor, low: int, high: int) -> Tensor:
 
 
 def chamfer_distance(edges: Tensor, limit: float) -> Tensor:
-    """Distance to the nearest edge over steps of length 1, 1.4 and 2.1969 (5 x 5 chamfer), cut at ``limit``."""
-    one = 1 << _CHAMFER_BITS
-    ceiling = int(limit * one)
-    diagonal, knight = round(1.4 * one), round(2.1969 * one)
-    steps = [(row, column, one) for row, column in ((0, 1), (0, -1), (1, 0), (-1, 0))]
-    steps += [(row, column, diagonal) for row in (1, -1) for column in (1, -1)]
-    steps += [(row * a, column * b, knight) for a, b in ((1, 2), (2, 1)) for row in (1, -1) for column in (1, -1)]
-    distance = torch.where(edges, 0, ceiling).to(torch.int32)
+    """Distance to the nearest edge over steps of length 1, 1.4 and 2.1969 (5 x 5 chamfer), cut at ``limit``; float32."""
+    steps = [(row, column, 1.0) for row, column in ((0, 1), (0, -1), (1, 0), (-1, 0))]
+    steps += [(row, column, 1.4) for row in (1, -1) for column in (1, -1)]
+    steps += [(row * a, column * b, 2.1969) for a, b in ((1, 2), (2, 1)) for row in (1, -1) for column in (1, -1)]
+    distance = torch.where(edges, 0.0, limit).to(torch.float32)
     height, width = distance.shape[1:]
     while True:
-        around = F.pad(distance, (2, 2, 2, 2), value=ceiling)
+        around = F.pad(distance, (2, 2, 2, 2), value=limit)
         shorter = distance
         for row, column, length in steps:
             neighbour = around[:, 2 + row : 2 + row + height, 2 + column : 2 + column + width]
             shorter = torch.minimum(shorter, neighbour + length)
         if bool((shorter == distance).all()):
-            return distance.to(torch.float32) / one
+            return distance
         distance = shorter

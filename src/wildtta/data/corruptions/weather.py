@@ -28,10 +28,21 @@ def snow(images: Tensor, level: Level, draws: Draws) -> Tensor:
     layer = filters.motion_blur(layer, int(radius), sigma, degrees).div_(255.0)
 
     clean = images.to(torch.float32).div_(255.0)
-    grey = LUMA[0] * clean[:, 0:1] + LUMA[1] * clean[:, 1:2] + LUMA[2] * clean[:, 2:3]
-    whitened = torch.maximum(clean, grey.mul_(1.5).add_(0.5))
+    whitened = torch.maximum(clean, _grey(clean).mul_(1.5).add_(0.5))
     base = clean.mul_(blend).add_(whitened.mul_(1.0 - blend))
     return (base + layer + layer.flip((2, 3))).clamp_(0.0, 1.0).mul_(255.0)
+
+
+def _grey(clean: Tensor) -> Tensor:
+    """Grey value of float32 RGB, summed green, red, blue with fused multiply-adds (float64 steps rounded to float32).
+
+    On grey pictures the blended values often sit on a grey level, where the last bit decides the truncation.
+    """
+    weights = torch.tensor(LUMA, dtype=torch.float32).double().tolist()
+    total = clean[:, 1:2].double().mul_(weights[1]).float()
+    for channel in (0, 2):
+        total = clean[:, channel : channel + 1].double().mul_(weights[channel]).add_(total).float()
+    return total
 
 
 def frost(images: Tensor, level: Level, draws: Draws, textures: list[Texture]) -> Tensor:
