@@ -161,6 +161,26 @@ def test_images_in_memory_load_alike() -> None:
         assert torch.allclose(loaded, (pixels.float() / 255 - 0.5) / 0.25)
 
 
+@pytest.mark.filterwarnings("ignore:The image decoding and encoding capabilities of TorchVision:DeprecationWarning")
+@pytest.mark.parametrize("batch_size", [1, 3, 4, 8])
+def test_jpegs_decoded_by_torchvision_find_their_places_among_the_others(tmp_path: Path, batch_size: int) -> None:
+    """The way of `decoder="gpu"`, with torchvision's decoder on the CPU: JPEG, PNG and broken files in one batch."""
+    pytest.importorskip("torchvision")
+    (tmp_path / "a").mkdir()
+    for i in range(6):
+        Image.fromarray(PIXELS[i]).save(tmp_path / "a" / f"{i}.{'png' if i == 2 else 'jpg'}")
+    for i in (6, 7):
+        (tmp_path / "a" / f"{i}.jpg").write_bytes(b"\xff\xd8\xff broken")
+    images = folder(tmp_path)
+    loader = Loader(images, batch_size=batch_size, protocol="glyphs", on_error="skip", workers=1)
+    loader._stream_loader.decoder = "gpu"  # refused by the constructor, which knows that there is no GPU
+    with pytest.warns(UserWarning, match="so the CPU does"):
+        seen = torch.cat([x for x, _ in loader])
+    assert [number_of(text.split()[0]) for text in loader.broken] == [6, 7]
+    expected = (images.images(range(6)).float() / 255 - 0.5) / 0.25
+    assert ((seen - expected).abs() * 255 * 0.25).max() <= 1.01  # both are libjpeg, of different builds
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("decoder", ["cpu", "gpu"])

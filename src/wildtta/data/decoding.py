@@ -36,10 +36,11 @@ def decode_jpegs_on(device: torch.device, encoded: Sequence[Tensor]) -> list[Ten
     """JPEGs (one-dimensional uint8 tensors of file bytes) decoded by the GPU's hardware to uint8 RGB images there.
 
     The GPU's decoder rounds differently from Pillow's (a grey level or two), so results should not mix the two.
+    torchvision deprecates its decoders from 0.29 on (in favour of torchcodec) and still carries them.
     """
     try:
         from torchvision.io import ImageReadMode, decode_jpeg
     except ImportError as error:
-        raise ImportError("decoding on the GPU needs torchvision: pip install 'wildtta[zoo]'") from error
+        raise ImportError("decoding on the GPU needs a torchvision that has decode_jpeg: pip install 'wildtta[zoo]'") from error
     decoded: list[Tensor] = decode_jpeg([e.cpu() for e in encoded], mode=ImageReadMode.RGB, device=device)
     return decoded
