@@ -1,0 +1,241 @@
+"""Running cells: the same numbers whatever ran before and wherever; what fails is recorded; what is asked is measured."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import wildtta
+from bench_parts.folder import NETWORK, small_cell, write_images
+from wildtta.bench import BenchError, Cell, Journal, launch, read, run_cell
+from wildtta.bench.execute import Conditions
+from wildtta.bench.models import build_model
+
+NUMBERS = ("metrics", "series", "diagnostics", "versions")
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_images(tmp_path_factory.mktemp("images"))
+
+
+@pytest.fixture(scope="module")
+def conditions(images: Path) -> Conditions:
+    return Conditions(root=str(images))
+
+
+class Silent:
+    """An observer that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self.notices: list[str] = []
+
+    def begin(self, total: int, done: int, workers: int) -> None: ...
+
+    def running(self, cell: Cell, share: float) -> None: ...
+
+    def finished(self, row: dict[str, Any]) -> None:
+        self.rows.append(row)
+
+    def notice(self, text: str) -> None:
+        self.notices.append(text)
+
+    def end(self) -> None: ...
+
+
+def numbers(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """What must be equal between two runs of the same cells: everything but times and memory."""
+    told = {}
+    for row in rows:
+        counts = {k: v for k, v in row.get("cost", {}).items() if not k.startswith("ms_") and k != "peak_mb"}
+        told[row["key"]] = {"status": row["status"], "cost": counts, **{name: row.get(name) for name in NUMBERS}}
+    return json.loads(json.dumps(told))
+
+
+def test_a_cell_equals_the_loop_written_by_hand(images: Path, conditions: Conditions) -> None:
+    cell = small_cell(method="sar", corruptions=("contrast",), severity=3, seed=4, options={"lr": 0.01})
+    row = run_cell(cell, conditions)
+    from wildtta.data import corrupt, folder, preprocess
+    from wildtta.streams import mild
+
+    data = folder(images)
+    clean = torch.stack([data[i][0] for i in range(len(data))])
+    shifted = preprocess(corrupt(clean, "contrast", 3, seed=0), "native")
+    order = mild(data.labels, seed=4)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    model = wildtta.adapt(build_model(cell), "sar", lr=0.01, batch_size=16)
+    logits = torch.cat([model(shifted[torch.from_numpy(part)]) for part in np.split(order, range(16, len(order), 16))])
+    torch.set_num_threads(threads)
+    labels = torch.from_numpy(data.labels[order])
+    assert row["metrics"]["accuracy"] == pytest.approx(
+        100 * float((logits.argmax(1) == labels).float().mean()), abs=1e-4
+    )
+    assert row["metrics"]["nll"] == pytest.approx(float(torch.nn.functional.cross_entropy(logits, labels)), abs=1e-5)
+    assert row["metrics"]["samples"] == len(data) == 120
+    assert row["cost"]["forwards"] == model.cost.forwards
+    assert row["cost"]["backwards"] == model.cost.backwards > 0
+    assert row["protocol"] == "native"
+
+
+def test_shared_cells_agree_between_runs_with_different_methods(images: Path) -> None:
+    def cells(methods: list[str]) -> list[Cell]:
+        scenarios: list[dict[str, Any]] = [
+            {"scenario": "mild"},
+            {"scenario": "label_shift", "scenario_options": {"draws": 6}},
+            {"scenario": "mixed", "corruptions": ("fog", "contrast")},
+        ]
+        return [small_cell(method=method, **scenario) for method in methods for scenario in scenarios]
+
+    torch.manual_seed(1)
+    few = launch(cells(["sar", "tent"]), root=images, device="cpu", observer=Silent()).rows
+    torch.manual_seed(2)
+    torch.rand(100)
+    many = launch(cells(["none", "infomax", "tent", "sar2", "sar"]), root=images, device="cpu", observer=Silent()).rows
+    shared = {row["key"] for row in few}
+    assert len(shared) == 6
+    assert all(row["status"] == "ok" for row in many)
+    assert numbers(few) == numbers([row for row in many if row["key"] in shared])
+
+
+def test_a_cell_leaves_the_random_state_and_settings_as_they_were(conditions: Conditions) -> None:
+    torch.manual_seed(3)
+    before = (torch.get_rng_state(), torch.get_num_threads(), torch.are_deterministic_algorithms_enabled())
+    run_cell(small_cell(seed=9), conditions)
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert before[1:] == (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled())
+
+
+def test_seeds_change_the_stream_and_not_the_images(conditions: Conditions) -> None:
+    none = [run_cell(small_cell(method="none", seed=seed), conditions)["metrics"] for seed in (0, 1)]
+    # Without adaptation and with every image once, another order changes nothing but the order.
+    assert none[0]["accuracy"] == none[1]["accuracy"]
+    assert none[0]["running"] != none[1]["running"]
+
+
+def test_failures_are_recorded_and_the_rest_goes_on(images: Path, tmp_path: Path) -> None:
+    broken = NETWORK.replace(":network", ":exploding_network")
+    hungry = NETWORK.replace(":network", ":hungry_network")
+    cells = [small_cell(model=broken), small_cell(), small_cell(model=hungry), small_cell(seed=1)]
+    journal = tmp_path / "j.jsonl"
+    outcome = launch(cells, journal=journal, root=images, device="cpu", observer=Silent())
+    assert (outcome.ran, outcome.failed) == (4, 2)
+    assert [row["status"] for row in outcome.rows] == ["failed", "ok", "failed", "ok"]
+    assert "non-finite at sample 0" in outcome.rows[0]["reason"]
+    assert outcome.rows[2]["reason"] == "MemoryError: no room for the network"
+    # What failed is tried again, what is finished is not.
+    again = launch(cells, journal=journal, root=images, device="cpu", observer=Silent())
+    assert (again.ran, again.found) == (2, 2)
+    assert len(read(journal)) == 4
+
+
+def test_diagnostics_are_made_where_asked_for(conditions: Conditions) -> None:
+    every = ("representation", "health", "sparsity", "predictions", "scatter", "surface", "tsne")
+    options = {"surface": {"steps": 3, "images": 32}, "scatter": {"images": 5}, "tsne": {"classes": 4, "per_class": 6}}
+    plain = run_cell(small_cell(method="sar2", options={"warmup": 2}), conditions)
+    row = run_cell(small_cell(method="sar2", options={"warmup": 2}, measure=every, measure_options=options), conditions)
+    assert plain["diagnostics"] == {}
+    # Looking doesn't disturb.
+    assert row["metrics"] == plain["metrics"]
+    assert row["cost"]["forwards"] == plain["cost"]["forwards"]
+    assert {"redundancy", "inequity", "gradient_norm", "entropy"} <= set(plain["series"])
+    assert {"feature_redundancy", "feature_redundancy_rows", "feature_inequity"} <= set(row["series"])
+    found = row["diagnostics"]
+    assert set(found) == set(every) - {"representation"}
+    assert len(found["scatter"]["entropy"]) == 5
+    assert len(found["tsne"]["points"]) == 24
+    assert np.shape(found["surface"]["entropy"]) == (3, 3)
+    assert found["health"]["samples"] == 120
+    assert 0 <= found["health"]["inequity"] <= math.log(10)
+    assert found["predictions"]["label"][-1] in range(10)
+
+
+def test_splits_partition_what_no_adaptation_scores(conditions: Conditions) -> None:
+    whole = run_cell(small_cell(method="none"), conditions)["metrics"]
+    halves = [
+        run_cell(small_cell(method="none", data_options={"split": split}), conditions)["metrics"]
+        for split in ("first-half", "second-half")
+    ]
+    assert [half["samples"] for half in halves] == [60, 60]
+    assert sum(half["accuracy"] for half in halves) / 2 == pytest.approx(whole["accuracy"], abs=1e-9)
+
+
+def test_weights_and_options_reach_the_users_function(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    made = build_model(small_cell(model_options={"width": 4}))
+    assert made.head.in_features == 16  # type: ignore[union-attr]
+    twin = {name: torch.randn_like(value) for name, value in made.state_dict().items()}
+    save_file(twin, tmp_path / "w.safetensors")
+    loaded = build_model(small_cell(model_options={"width": 4}, weights=str(tmp_path / "w.safetensors")))
+    for name, value in loaded.state_dict().items():
+        assert torch.equal(value, twin[name])
+    with pytest.raises(BenchError, match="does not fit the network"):
+        build_model(small_cell(weights=str(tmp_path / "w.safetensors")))
+    with pytest.raises(BenchError, match="wrong"):
+        build_model(small_cell(model_options={"wrong": 1}))
+
+
+@pytest.mark.parametrize("name", ["timm:resnet18", "torchvision:resnet18"])
+def test_models_of_the_zoo_with_random_weights(name: str) -> None:
+    pytest.importorskip(name.split(":")[0])
+    cells = [Cell(model=name, model_options={"pretrained": False}) for _ in range(2)]
+    first, second = (build_model(cell) for cell in cells)
+    assert torch.equal(first.fc.weight, second.fc.weight)  # type: ignore[union-attr, arg-type]
+    assert first.fc.out_features == 1000  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"method": "nope"}, "unknown method 'nope'"),
+        ({"options": {"lrr": 1}}, "tent has no option 'lrr'"),
+        ({"model": "timm:not_a_model"}, "timm has no model"),
+        ({"model": "nothing"}, "unknown model 'nothing'"),
+        ({"model": "no.such.module:f"}, "no module"),
+        ({"model": NETWORK + "x"}, "has no function 'networkx'"),
+        ({"corruptions": ("rain",)}, "unknown corruption 'rain'"),
+        ({"data": "imagenet-z"}, "unknown data 'imagenet-z'"),
+        ({"scenario_options": {"ratio": 3}}, "scenario 'mild' has no option 'ratio'"),
+        ({"data_options": {"split": "third"}}, "unknown split 'third'"),
+        ({"weights": "absent.safetensors"}, "no weights file at absent.safetensors"),
+    ],
+)
+def test_what_cannot_run_is_said_before_anything_runs(images: Path, tmp_path: Path, changes: Any, message: str) -> None:
+    journal = tmp_path / "j.jsonl"
+    with pytest.raises(BenchError, match=message) as caught:
+        launch([small_cell(), small_cell(**changes)], journal=journal, root=images, device="cpu", observer=Silent())
+    assert len(str(caught.value).splitlines()) == 1
+    assert not journal.exists()
+
+
+def test_a_folder_with_too_few_classes_fails_with_both_numbers(tmp_path: Path) -> None:
+    root = write_images(tmp_path / "images", classes=9, per_class=2, side=16)
+    row = launch([small_cell()], root=root, device="cpu", observer=Silent()).rows[0]
+    assert row["status"] == "failed"
+    assert "9 classes, but the network has 10 outputs" in row["reason"]
+    assert len(row["reason"].splitlines()) == 1
+
+
+def test_tensorboard_files_hold_the_running_accuracy(images: Path, tmp_path: Path) -> None:
+    event_files = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    outcome = launch([small_cell()], root=images, device="cpu", tensorboard=str(tmp_path / "board"))
+    folder = next((tmp_path / "board").iterdir())
+    events = event_files.EventAccumulator(str(folder))
+    events.Reload()
+    last = events.Scalars("accuracy so far")[-1]
+    assert last.step == 120
+    assert last.value == pytest.approx(outcome.rows[0]["metrics"]["accuracy"], abs=1e-3)
+
+
+def test_a_journal_in_use_stops_the_launch(images: Path, tmp_path: Path) -> None:
+    path = tmp_path / "j.jsonl"
+    with Journal(path), pytest.raises(BenchError, match="another process"):
+        launch([small_cell()], journal=path, root=images, device="cpu", observer=Silent())
