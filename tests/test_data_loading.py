@@ -162,6 +162,7 @@ def test_images_in_memory_load_alike() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The image decoding and encoding capabilities of TorchVision:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:skipped a broken image")
 @pytest.mark.parametrize("batch_size", [1, 3, 4, 8])
 def test_jpegs_decoded_by_torchvision_find_their_places_among_the_others(tmp_path: Path, batch_size: int) -> None:
     """The way of `decoder="gpu"`, with torchvision's decoder on the CPU: JPEG, PNG and broken files in one batch."""
