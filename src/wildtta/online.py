@@ -104,7 +104,7 @@ def _one_update(method: GradientMethod, engine: Engine, images: Tensor) -> Answe
     stage = _stage(method, engine)
     on_teachers = learns_on_teachers_alone(stage, engine)
     keep_graph = not on_teachers or (engine.share or 0.0) > KEEP_GRAPH_ABOVE
-    surely_cold = _surely_cold(stage, engine, len(images))
+    surely_cold = stage.waits(engine) or _surely_cold(stage, engine, len(images))
     seen = look(stage, engine, images, grad=keep_graph and not surely_cold)
     with losses_in_full_precision(images.device):
         if surely_cold or not _warm_now(stage, engine, seen.first, seen.lesson):
@@ -115,11 +115,15 @@ def _one_update(method: GradientMethod, engine: Engine, images: Tensor) -> Answe
             if not on_teachers:
                 return learn_from_all(stage, engine, seen)
             assert seen.lesson.mask is not None
-            positions = seen.lesson.mask.nonzero().squeeze(1)  # the one read: how many teach
+            exact = seen.lesson.candidates is None
+            positions = seen.lesson.candidates
+            if positions is None:
+                positions = seen.lesson.mask.nonzero().squeeze(1)  # the one read: how many teach
             engine.share = len(positions) / len(images)
             if not keep_graph or len(positions) == 0:
-                return learn_from(stage, engine, seen, positions)
-            learned = _learn(stage, engine, seen.first.take(positions), seen.lesson.take(positions))
+                return learn_from(stage, engine, seen, positions, exact=exact)
+            lesson = seen.lesson.take(positions, all_teach=exact)
+            learned = _learn(stage, engine, seen.first.take(positions), lesson)
             learned.computed_backwards += len(images) - len(positions)
             return _finish(stage, engine, seen.first, seen.lesson, learned, seen.finite)
 
@@ -352,16 +356,16 @@ def _record(
         taught = taught * learned.first.warm
     terms = len(learned.first.parts) if learned.first is not None and method.perturbation == "per_term" else 1
     again = 0 if method.sharpness is None else terms
-    report.forwards = number + again * taught
-    report.backwards = taught * (1 if method.sharpness is None else 2 * terms)
-    report.computed_forwards = torch.tensor(number + learned.computed_forwards)
-    report.computed_backwards = torch.tensor(learned.computed_backwards)
+    report.forwards = number + again * taught + lesson.further_forwards
+    report.backwards = taught * (1 if method.sharpness is None else 2 * terms) + lesson.further_backwards
+    report.computed_forwards = torch.as_tensor(number + learned.computed_forwards + lesson.further_forwards)
+    report.computed_backwards = torch.as_tensor(learned.computed_backwards + lesson.further_backwards)
     engine.count(
         skipped=~sound,
         forwards=report.forwards,
         backwards=report.backwards,
-        computed_forwards=number + learned.computed_forwards,
-        computed_backwards=learned.computed_backwards,
+        computed_forwards=report.computed_forwards,
+        computed_backwards=report.computed_backwards,
     )
     engine.host_steps += 1
     report.selected = selected

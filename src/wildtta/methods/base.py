@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from torch import Tensor
 
-from wildtta.network.selection import Scope
+from wildtta.network.selection import ParameterChoice, Scope
 
 if TYPE_CHECKING:
     from wildtta.engine import Engine
+    from wildtta.network import Network
     from wildtta.outcome import Answer
 
 BatchStatistics = Literal["source", "batch"]
@@ -58,6 +59,19 @@ class Method:
         at_one, at_sixty_four = self.learning_rates[family]
         share = min(1.0, (batch_size - 1) / 63)
         return at_one + (at_sixty_four - at_one) * share
+
+    @classmethod
+    def example_options(cls, images: Tensor) -> dict[str, Any]:
+        """The least options with which the method runs on ``images`` alone, in place of source data: for tests and demos."""
+        return {}
+
+    def parameter_choice(self, network: Network) -> ParameterChoice:
+        """What learns where the caller leaves ``parameters="auto"``; the method's ``scope`` unless it knows better."""
+        return "auto"
+
+    def mixes_samples(self, engine: Engine) -> bool:
+        """Whether samples of a batch see each other in a prediction: then one that is not finite is left out."""
+        return engine.batch_statistics
 
     def declare(self, engine: Engine) -> dict[str, Tensor]:
         """The method's own online state, as on the first day. Saving, loading, reset and recovery follow from it."""

@@ -25,6 +25,7 @@ from wildtta.parts.objectives import (
     redundancy,
     smoothed_entropy,
 )
+from wildtta.parts.opinions import opinion_entropy
 
 if TYPE_CHECKING:
     from wildtta.engine import Engine
@@ -44,6 +45,12 @@ class Lesson:
     weights: Tensor | None = None
     """Per-sample weights of the loss, where a method has them."""
     extra: dict[str, Tensor] = field(default_factory=dict)
+    candidates: Tensor | None = None
+    """Positions that ``mask`` is limited to, where choosing had to ask the device how many there are: the passes that
+    learn then run on them, under the mask, and nothing more is asked."""
+    further_forwards: Tensor | int = 0
+    """Samples that the method passes beside the two halves of the step (DeYO's destroyed objects, ROID's views)."""
+    further_backwards: Tensor | int = 0
 
     def take(self, positions: Tensor, *, all_teach: bool = True) -> Lesson:
         """The lesson of the samples at ``positions``; all of them teach, or each as it did."""
@@ -90,6 +97,9 @@ class GradientMethod(Method):
     inequity: float | None = help_text("weight β of I; None: off", None)
     diversity: float | None = help_text("weight of InfoMax's diversity term; None: off", None)
     entropy: float = help_text("weight of the entropy term; 0: off", 1.0)
+    objective: Literal["entropy", "conservative"] = help_text(
+        "what is minimised and thresholded: the softmax's entropy, or COME's entropy of opinion", "entropy"
+    )
     bank: bool = help_text("R and I on the class-centroid bank (else on the live batch)", False)
     momentum: float = help_text("SGD momentum", 0.9)
     nesterov: bool = help_text("Nesterov momentum", False)
@@ -148,6 +158,7 @@ class GradientMethod(Method):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)!r}")
         choices: dict[str, tuple[str, ...]] = {
+            "objective": ("entropy", "conservative"),
             "reading": READINGS,
             "warmup_scope": ("all", "regularisers"),
             "perturbation": ("joint", "per_term"),
@@ -214,9 +225,17 @@ class GradientMethod(Method):
         """E₀ in nats."""
         return (self.reliable or math.inf) * math.log(engine.network.classes)
 
+    def uncertainty(self, output: Output) -> Tensor:
+        """E(x) of each sample, [b]: what is thresholded and minimised."""
+        return output.entropies if self.objective == "entropy" else opinion_entropy(output.logits)
+
+    def waits(self, engine: Engine) -> bool:
+        """Whether this batch can teach nothing yet, as far as the host knows: it is answered and remembered."""
+        return False
+
     def select(self, engine: Engine, first: Output) -> Lesson:
         """Who may teach: samples with E(x) < E₀."""
-        mask = None if self.reliable is None else first.entropies.detach() < self.threshold(engine)
+        mask = None if self.reliable is None else self.uncertainty(first).detach() < self.threshold(engine)
         return Lesson(mask, first.labels)
 
     def reselect(self, engine: Engine, second: Output, lesson: Lesson) -> Lesson:
@@ -225,12 +244,13 @@ class GradientMethod(Method):
             lesson = replace(lesson, labels=second.labels)
         if self.reliable is None or not self.second_filter:
             return lesson
-        reliable = second.entropies.detach() < self.threshold(engine)
+        reliable = self.uncertainty(second).detach() < self.threshold(engine)
         return replace(lesson, mask=reliable if lesson.mask is None else lesson.mask & reliable)
 
     def sample_losses(self, engine: Engine, output: Output, lesson: Lesson) -> Tensor:
         """What is minimised per sample, [b]: the entropy (with InfoMax's smoothing where diversity is on)."""
-        losses = smoothed_entropy(output.logits) if self.diversity is not None else output.entropies
+        smoothed = self.diversity is not None and self.objective == "entropy"
+        losses = smoothed_entropy(output.logits) if smoothed else self.uncertainty(output)
         return losses if lesson.weights is None else losses * lesson.weights
 
     def remember(self, engine: Engine, first: Output, lesson: Lesson, allowed: Tensor) -> None:
