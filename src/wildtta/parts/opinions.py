@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -12,7 +13,7 @@ from wildtta.parts.objectives import entropy
 
 def keep_length(logits: Tensor) -> Tensor:
     """x / ‖x‖₂ · sg(‖x‖₂): the same values, with a gradient that turns the logits and does not lengthen them."""
-    length = logits.norm(dim=-1, keepdim=True)
+    length = torch.linalg.vector_norm(logits, dim=-1, keepdim=True)
     return logits * (length.detach() / length.clamp(min=1e-12))
 
 

@@ -1,0 +1,49 @@
+"""Source images that a method looks at once, before it adapts: given as a tensor or as batches, taken in batches of one size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+SourceImages = Tensor | Iterable[Any]
+
+
+def _tensors(source: SourceImages) -> Iterator[Tensor]:
+    if isinstance(source, Tensor):
+        yield source
+        return
+    for item in source:
+        # A data loader gives (images, labels); labels are not needed.
+        batch = item[0] if isinstance(item, tuple | list) else item
+        if not isinstance(batch, Tensor):
+            raise TypeError(
+                f"source images must be a tensor or batches of tensors (or of (images, labels)), got {type(batch).__name__}"
+            )
+        yield batch
+
+
+def in_batches(source: SourceImages, size: int, device: torch.device) -> Iterator[Tensor]:
+    """``source`` in batches of ``size`` on ``device``, whatever the batches it came in; the last may be smaller."""
+    waiting: list[Tensor] = []
+    count = 0
+    for images in _tensors(source):
+        if not images.is_floating_point():
+            raise TypeError(
+                f"source images must be normalised like the test images (floating point), got {images.dtype}"
+            )
+        waiting.append(images)
+        count += len(images)
+        while count >= size:
+            joined = torch.cat(waiting)
+            yield joined[:size].to(device)
+            waiting, count = [joined[size:]], count - size
+    if count:
+        yield torch.cat(waiting).to(device)
+
+
+def batches_in(source: SourceImages, size: int) -> int | None:
+    """How many batches that will be; None where it cannot be told beforehand."""
+    return -(-len(source) // size) if isinstance(source, Tensor) else None
