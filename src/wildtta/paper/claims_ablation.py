@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from wildtta.paper.claim import (
@@ -90,7 +91,7 @@ def _over_steps(view: View, column: str) -> list[float]:
 
 
 def _rising(values: Sequence[float], slack: float = 0.0) -> bool:
-    return all(later > earlier - slack for earlier, later in zip(values, values[1:], strict=False))
+    return all(later > earlier - slack for earlier, later in itertools.pairwise(values))
 
 
 def _t9_c1(view: View) -> Verdict:
@@ -204,9 +205,7 @@ def _tj_c2(view: View) -> Verdict:
 def _tk_c1(view: View) -> Verdict:
     values, sar = _all_above_sar(view, VIT, "beta sweep", "SAR2-I beta=")
     spread = max(values) - min(values)
-    return Verdict(
-        holds=min(values) > sar and spread <= 1.5, numbers=f"β = 5 … 200: {arrow(values)}, SAR {sar:.1f}"
-    )
+    return Verdict(holds=min(values) > sar and spread <= 1.5, numbers=f"β = 5 … 200: {arrow(values)}, SAR {sar:.1f}")
 
 
 def _tl_c1(view: View) -> Verdict:
@@ -220,9 +219,7 @@ _LEVELS = ("0.1", "0.01", "0.001")
 
 
 def _tm_c1(view: View) -> Verdict:
-    before, after = (
-        [view.mean(row, f"{GN}/m={level}") for level in _LEVELS] for row in ("NoAdapt", "Tent Adapted")
-    )
+    before, after = ([view.mean(row, f"{GN}/m={level}") for level in _LEVELS] for row in ("NoAdapt", "Tent Adapted"))
     rises = all(b > a for a, b in zip(before, after, strict=True))
     text = ", ".join(f"{a:.1f} → {b:.1f}" for a, b in zip(before, after, strict=True))
     return Verdict(holds=rises, numbers=f"GN, m = 0.1, 0.01, 0.001: {text} %")
@@ -293,9 +290,7 @@ def _tp_c1(view: View) -> Verdict:
 def _tp_c2(view: View) -> Verdict:
     values = _mixed_batches(view, "level 3")
     best = max(values, key=values.__getitem__)
-    return Verdict(
-        holds=min(values) < best < max(values), numbers=f"level 3: {arrow(values.values())}, best at {best}"
-    )
+    return Verdict(holds=min(values) < best < max(values), numbers=f"level 3: {arrow(values.values())}, best at {best}")
 
 
 def _tp_c3(view: View) -> Verdict:
@@ -348,7 +343,11 @@ def _tr_c2(view: View) -> Verdict:
 
 CLAIMS: tuple[Claim, ...] = (
     claim("table-6/C1", "Sharpness awareness lifts reliable entropy with batches of one (by 5.2)", _t6_c1),
-    claim("table-6/C2", "Recovery lifts label shift (54.5 to 58.0) and batches of one, and leaves the mixture alone", _t6_c2),
+    claim(
+        "table-6/C2",
+        "Recovery lifts label shift (54.5 to 58.0) and batches of one, and leaves the mixture alone",
+        _t6_c2,
+    ),
     claim("table-7/C1", "Redundancy alone and inequity alone each improve SAR in every scenario", _t7_c1),
     claim("table-7/C2", "Both together are best in every scenario", _t7_c2),
     claim("table-8/C1", "Inequity beats InfoMax in accuracy and in calibration, on both networks", _t8_c1),
@@ -359,10 +358,16 @@ CLAIMS: tuple[Claim, ...] = (
     claim("table-a/C1", "On batch norm TTT gains with the batch size (21.2 to 24.6)", _ta_c1),
     claim("table-a/C2", "On GN TTT is flat in the batch size (about 41)", _ta_c2),
     claim("table-f/C1", "On ViT recovery rescues snow and frost under label shift", _tf_c1),
-    claim("table-f/C2", "On GN sharpness awareness lifts the average (31.7 to 37.0) and fog; recovery changes nothing", _tf_c2),
+    claim(
+        "table-f/C2",
+        "On GN sharpness awareness lifts the average (31.7 to 37.0) and fog; recovery changes nothing",
+        _tf_c2,
+    ),
     claim("table-g/C1", "On ViT recovery rescues frost with batches of one", _tg_c1),
     claim("table-g/C2", "On ViT sharpness awareness rescues shot noise with batches of one", _tg_c2),
-    claim("table-h/C1", "Under the mixture reliable entropy lifts Tent, and sharpness awareness does not lower it", _th_c1),
+    claim(
+        "table-h/C1", "Under the mixture reliable entropy lifts Tent, and sharpness awareness does not lower it", _th_c1
+    ),
     claim("table-h/C2", "Mixture: GN 13.4, 38.1, 38.2, 38.2; ViT 16.5, 55.2, 57.1, 57.1", _th_c2),
     claim("table-i/C1", "SAR is insensitive to its radius between 0.03 and 0.1", _ti_c1),
     claim("table-j/C1", "Every redundancy weight from 10 to 10⁴ improves SAR", _tj_c1),
@@ -380,7 +385,9 @@ CLAIMS: tuple[Claim, ...] = (
     claim("table-p/C2", "At level 3 it peaks in between (at 256) and then falls", _tp_c2),
     claim("table-p/C3", "The mixture is always below adapting to one corruption at a time", _tp_c3),
     claim("table-q/C1", "Tent lowers ConvNeXt at level 5 and lifts it at level 3; it ruins batch norm at both", _tq_c1),
-    claim("table-q/C2", "ConvNeXt under Tent fails on elastic, frost and zoom at level 5 and on snow at level 3", _tq_c2),
+    claim(
+        "table-q/C2", "ConvNeXt under Tent fails on elastic, frost and zoom at level 5 and on snow at level 3", _tq_c2
+    ),
     claim("table-r/C1", "SAR is above Tent and EATA with recovery", _tr_c1),
     claim("table-r/C2", "Recovery lifts Tent (22.0 to 26.1 on GN, 47.3 to 52.3 on ViT)", _tr_c2),
 )

@@ -129,9 +129,7 @@ def _t2_c5(view: View) -> Verdict:
 
 def _t2_c6(view: View) -> Verdict:
     whole, slim = (view.mean(GN, method, "mixed accuracy") for method in ("SAR2", "SAR2-efficient"))
-    return Verdict(
-        holds=whole - slim <= _LARGEST_DROP, numbers=f"mixed: SAR² {whole:.1f}, efficient {slim:.1f}"
-    )
+    return Verdict(holds=whole - slim <= _LARGEST_DROP, numbers=f"mixed: SAR² {whole:.1f}, efficient {slim:.1f}")
 
 
 def _t3_c1(view: View) -> Verdict:
@@ -303,24 +301,46 @@ def _best_renditions(view: View) -> Verdict:
 
 CLAIMS: tuple[Claim, ...] = (
     claim("table-1/C1", "SAR is above Tent on every corruption, on both networks", _t1_c1),
-    claim("table-1/C2", "Tent ruins the batch-norm network (2.1 on average), and still helps ViT on defocus and motion blur and "
-        "GN on pixelate", _t1_c2),
-    claim("table-1/C3", "On ViT Tent fails on shot noise and snow, where SAR improves on the unadapted network", _t1_c3),
+    claim(
+        "table-1/C2",
+        "Tent ruins the batch-norm network (2.1 on average), and still helps ViT on defocus and motion blur and "
+        "GN on pixelate",
+        _t1_c2,
+    ),
+    claim(
+        "table-1/C3", "On ViT Tent fails on shot noise and snow, where SAR improves on the unadapted network", _t1_c3
+    ),
     claim("table-1/C4", "SAR² is above DeYO on GN (by 7.8 on average)", _t1_c4),
-    claim("table-1/C5", "SAR² is above SAR on every corruption; best or tied on all of them for GN and on 9 of 15 for ViT", _t1_c5),
+    claim(
+        "table-1/C5",
+        "SAR² is above SAR on every corruption; best or tied on all of them for GN and on 9 of 15 for ViT",
+        _t1_c5,
+    ),
     claim("table-1/C6", "On GN defocus blur SAR² gains 16.3 over SAR", _t1_c6),
     claim("table-2/C1", "SAR takes about Tent's time (115 and 110 s)", _t2_c1),
     claim("table-2/C2", "SAR² takes about twice Tent's time (226 s)", _t2_c2),
     claim("table-2/C3", "The efficient SAR² lies between Tent and SAR² (163 s)", _t2_c3),
-    claim("table-2/C4", "TTT, MEMO and DDA cost more than ten times Tent, in that order (3,600, 55,980 and 146,220 s)", _t2_c4),
-    claim("table-2/C5", "Passes: EATA backward on a part of the samples (26,196); SAR N + n forward and at most 2n backward "
-        "(n = 12,710); efficient SAR² likewise (n = 23,198)", _t2_c5),
+    claim(
+        "table-2/C4",
+        "TTT, MEMO and DDA cost more than ten times Tent, in that order (3,600, 55,980 and 146,220 s)",
+        _t2_c4,
+    ),
+    claim(
+        "table-2/C5",
+        "Passes: EATA backward on a part of the samples (26,196); SAR N + n forward and at most 2n backward "
+        "(n = 12,710); efficient SAR² likewise (n = 23,198)",
+        _t2_c5,
+    ),
     claim("table-2/C6", "The efficient SAR² loses 0.4 points under mixed shifts", _t2_c6),
     claim("table-3/C1", "With batches of one, Tent and EATA on batch norm are at chance", _t3_c1),
     claim("table-3/C2", "With batches of one, SAR² is best on every corruption", _t3_c2),
     claim("table-3/C3", "On GN the standard deviation of SAR²'s average is a tenth of SAR's", _steadier),
     claim("table-3/C4", "On ViT SAR² is above ReCAP (by 1.7)", _t3_c4),
-    claim("table-4/C1", "Under the mixture Tent falls below the unadapted network: GN at both levels, ViT at level 5", _t4_c1),
+    claim(
+        "table-4/C1",
+        "Under the mixture Tent falls below the unadapted network: GN at both levels, ViT at level 5",
+        _t4_c1,
+    ),
     claim("table-4/C2", "SAR reaches 38.3 and 57.4 (GN), 57.1 and 70.7 (ViT)", _t4_c2),
     claim("table-4/C3", "At level 5 SAR² is above SAR (by 5.0 on GN, 4.1 on ViT)", _t4_c3),
     claim("table-4/C4", "DeYO and ReCAP are equal on ViT", _t4_c4),
@@ -335,7 +355,11 @@ CLAIMS: tuple[Claim, ...] = (
     claim("table-b/C1", "At level 3 SAR² has the best average", _best_average),
     claim("table-b/C2", "DDA is strong on noise only", _tb_c2),
     claim("table-c/C1", "At level 3 with batches of one, SAR² has the best average", _best_average),
-    claim("table-d/C1", "On ImageNet-R Tent and EATA lose more than half of the batch-norm network's accuracy", _bn_renditions),
+    claim(
+        "table-d/C1",
+        "On ImageNet-R Tent and EATA lose more than half of the batch-norm network's accuracy",
+        _bn_renditions,
+    ),
     claim("table-d/C2", "On ImageNet-R SAR² is best on GN and ViT", _best_renditions),
     claim("table-e/C1", "The same with batches of one: batch norm collapses", _bn_renditions),
     claim("table-e/C2", "The same with batches of one: SAR² is best", _best_renditions),

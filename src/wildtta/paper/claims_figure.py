@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Sequence
 
 from wildtta.paper.claim import Claim, Verdict, arrow, claim, close
 from wildtta.paper.experiment import NotRun, View, look_up
-from wildtta.paper.figures_curve import LEVELS, series
+from wildtta.paper.figures_curve import LEVELS, entropy_threshold, series
 from wildtta.paper.figures_picture import diagnostic, lowest_contour
 from wildtta.paper.setting import BN, GN, VIT
 
@@ -120,10 +121,8 @@ def _f3_c4(view: View) -> Verdict:
 
 
 def _f3_c5(view: View) -> Verdict:
-    found = diagnostic(view.row(GN, "Tent", "level 5"), "scatter")
-    threshold = found.get("threshold")
-    if threshold is None:
-        raise NotRun("the run recorded no entropy threshold")
+    row = view.row(GN, "Tent", "level 5")
+    found, threshold = diagnostic(row, "scatter"), entropy_threshold(row)
     # "Large": the upper quarter of this very scatter.
     large = statistics.quantiles(found["gradient_norm"], n=4)[2]
     steep = [e for e, g in zip(found["entropy"], found["gradient_norm"], strict=True) if g > large]
@@ -313,7 +312,7 @@ def _separabilities(view: View) -> dict[str, float]:
 def _f8_c1(view: View) -> Verdict:
     values = _separabilities(view)
     ordered = list(values.values())
-    rising = all(a < b for a, b in zip(ordered, ordered[1:], strict=False))
+    rising = all(a < b for a, b in itertools.pairwise(ordered))
     text = ", ".join(f"{label} {value:.1f} %" for label, value in values.items())
     return Verdict(holds=rising, numbers=f"nearest neighbour of the same class: {text}")
 
@@ -391,7 +390,7 @@ def _fd_c1(view: View) -> Verdict:
     for network in (GN, VIT):
         for measure in ("redundancy", "inequity"):
             values = _levels(view, network, measure)
-            holds = holds and all(a < b for a, b in zip(values, values[1:], strict=False))
+            holds = holds and all(a < b for a, b in itertools.pairwise(values))
             texts.append(f"{network} {measure}: " + " → ".join(f"{value:.3g}" for value in values))
     return Verdict(holds=holds, numbers="; ".join(texts))
 
@@ -406,7 +405,9 @@ def _fd_c2(view: View) -> Verdict:
 def _fe_c1(view: View) -> Verdict:
     values = _curve(view, VIT, "level 5", "feature_redundancy")
     low = min(values[: max(2, len(values) // 2)])
-    return Verdict(holds=low < values[0] and max(values) >= 2 * values[0], numbers=f"R: low {low:.3g}, {_brief(values)}")
+    return Verdict(
+        holds=low < values[0] and max(values) >= 2 * values[0], numbers=f"R: low {low:.3g}, {_brief(values)}"
+    )
 
 
 def _fe_c2(view: View) -> Verdict:
@@ -430,7 +431,9 @@ def _fe_c4(view: View) -> Verdict:
 
 
 CLAIMS: tuple[Claim, ...] = (
-    claim("figure-1/C1", "Tent on batch norm degrades under the mixture, with small batches and under label shift", _f1_c1),
+    claim(
+        "figure-1/C1", "Tent on batch norm degrades under the mixture, with small batches and under label shift", _f1_c1
+    ),
     claim("figure-2/C1", "At level 5 Tent ends in one predicted class", _f2_c1),
     claim("figure-2/C2", "At level 3 it does not", _f2_c2),
     claim("figure-2/C3", "At level 5 the gradient norm rises, peaks, and falls to about zero at collapse", _f2_c3),
@@ -459,7 +462,9 @@ CLAIMS: tuple[Claim, ...] = (
     claim("figure-8/C1", "Classes separate better in the order NoAdapt, Tent, SAR, SAR²", _f8_c1),
     claim("figure-8/C2", "Tent gathers its samples in one big cluster", _f8_c2),
     claim("figure-9/C1", "The lowest contour encloses a larger area for SAR than for Tent", _f9_c1),
-    claim("figure-b/C1", "Only reliable and sharpness-aware together keep the gradient norm in range throughout", _fb_c1),
+    claim(
+        "figure-b/C1", "Only reliable and sharpness-aware together keep the gradient norm in range throughout", _fb_c1
+    ),
     claim("figure-c/C1", "On GN Tent's surface has no proper minimum, SAR's has", _fc_c1),
     claim("figure-d/C1", "R and I of the unadapted network grow with the severity", _fd_c1),
     claim("figure-d/C2", "The growth accelerates (ViT R: +3.1 from level 1 to 2, +97.9 from 4 to 5)", _fd_c2),

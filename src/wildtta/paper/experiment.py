@@ -115,34 +115,38 @@ class View:
             raise NotRun(f"{' / '.join(where)} is not part of this run")
         return spot
 
-    def journal_rows(self, spot: Spot) -> list[Row]:
-        """All journal rows behind a spot; :class:`NotRun` with the reason where one is missing or failed."""
-        if spot.missing:
-            raise NotRun(spot.missing)
-        if not spot.cells:
-            raise NotRun(f"{' / '.join((*spot.row, spot.column))} has nothing to run here")
-        found = []
-        for cell in spot.cells:
-            row = self._rows.get(cell.key)
-            if row is None:
-                raise NotRun(f"{cell.describe()} has not been run")
-            if row["status"] != "ok":
-                raise NotRun(f"{cell.describe()} failed: {row.get('reason')}")
-            found.append(row)
-        return found
-
     def by_seed(self, spot: Spot) -> dict[int, float]:
-        """The spot's number for each seed: the mean over its parts, or over its cells (one per corruption)."""
+        """The spot's number for each seed that is complete: the mean over its parts, or its cells (one per corruption).
+
+        A journal that was cut short gives the seeds that it has; :class:`NotRun` where there is none.
+        """
         if spot.parts:
             columns = [self.by_seed(part) for part in spot.parts]
-            return {seed: statistics.fmean(column[seed] for column in columns) for seed in columns[0]}
-        numbers: dict[int, list[float]] = {}
-        for cell, row in zip(spot.cells, self.journal_rows(spot), strict=True):
-            number = look_up(row, spot.metric)
-            if number is None:
-                raise NotRun(f"{cell.describe()} recorded no {spot.metric}")
-            numbers.setdefault(cell.seed, []).append(float(number))
-        return {seed: statistics.fmean(of_seed) for seed, of_seed in numbers.items()}
+            shared = set.intersection(*(set(column) for column in columns))
+            if not shared:
+                raise NotRun("no seed is complete")
+            return {seed: statistics.fmean(column[seed] for column in columns) for seed in sorted(shared)}
+        by_seed: dict[int, list[Cell]] = {}
+        for cell in spot.cells:
+            by_seed.setdefault(cell.seed, []).append(cell)
+        complete = {seed: cells for seed, cells in by_seed.items() if not any(self._lack(cell, spot) for cell in cells)}
+        if not complete:
+            lacking = (self._lack(cell, spot) for cell in spot.cells)
+            where = " / ".join((*spot.row, spot.column))
+            raise NotRun(spot.missing or next(filter(None, lacking), f"{where} has nothing to run here"))
+        return {
+            seed: statistics.fmean(float(look_up(self._rows[cell.key], spot.metric)) for cell in cells)
+            for seed, cells in complete.items()
+        }
+
+    def _lack(self, cell: Cell, spot: Spot) -> str:
+        """Why a cell has no number for a spot; empty where it has."""
+        row = self._rows.get(cell.key)
+        if row is None:
+            return f"{cell.describe()} has not been run"
+        if row["status"] != "ok":
+            return f"{cell.describe()} failed: {row.get('reason')}"
+        return "" if look_up(row, spot.metric) is not None else f"{cell.describe()} recorded no {spot.metric}"
 
     def value_at(self, spot: Spot) -> Value:
         """Mean and standard deviation of :meth:`by_seed`."""
@@ -158,7 +162,18 @@ class View:
 
     def row(self, *where: str) -> Row:
         """The first seed's journal row behind a spot: where curves and diagnostics live."""
-        return self.journal_rows(self.spot(*where))[0]
+        spot = self.spot(*where)
+        if not spot.cells:
+            raise NotRun(spot.missing or f"{' / '.join(where)} has nothing to run here")
+        row = self._rows.get(spot.cells[0].key)
+        if row is None or row["status"] != "ok":
+            raise NotRun(self._lack(spot.cells[0], spot))
+        return row
+
+    def finished(self, spot: Spot) -> list[Row]:
+        """The finished rows behind a spot, as many as there are."""
+        rows = (self._rows.get(cell.key) for cell in spot.cells)
+        return [row for row in rows if row is not None and row["status"] == "ok"]
 
     def has(self, *where: str) -> bool:
         """Whether that number is there."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +25,14 @@ def series(row: Row, name: str) -> tuple[list[float], list[float]]:
     if not pairs:
         raise NotRun(f"the run recorded no series {name!r}")
     return [x for x, _ in pairs], [y for _, y in pairs]
+
+
+def entropy_threshold(row: Row) -> float:
+    """SAR's E₀ = 0.4 ln C, with C as many classes as the run's histogram counts."""
+    histogram = look_up(row, "metrics/histogram")
+    if not histogram:
+        raise NotRun("the run recorded no histogram, so the number of classes is unknown")
+    return 0.4 * math.log(len(histogram))
 
 
 def _tent_at_two_levels(setting: Setting, network: str, corruption: str, measure: Sequence[str]) -> list[Spot]:
@@ -76,7 +85,7 @@ def _draw_2(view: View) -> list[Chart]:
                     x_label="image of the stream",
                     y_label="predicted class",
                     x=found["position"],
-                    y=found["class"],
+                    y=found["predicted"],
                 )
             )
     return [*charts, *_over_time("(c) gradient norm", "‖∇E‖₂", _level_lines(view, "gradient_norm"))]
@@ -92,9 +101,10 @@ def _draw_3(view: View) -> list[Chart]:
         *_over_time("(b) inequity of the batch", "I", _level_lines(view, "feature_inequity")),
     ]
     try:
-        found: dict[str, Any] | None = look_up(view.row(GN, "Tent", "level 5"), "diagnostics/scatter")
+        row = view.row(GN, "Tent", "level 5")
     except NotRun:
         return charts
+    found: dict[str, Any] | None = look_up(row, "diagnostics/scatter")
     if found:
         charts.append(
             ScatterChart(
@@ -103,7 +113,7 @@ def _draw_3(view: View) -> list[Chart]:
                 y_label="‖∇E‖₂",
                 x=found["entropy"],
                 y=found["gradient_norm"],
-                vertical=[(found["threshold"], "E₀")] if found.get("threshold") else (),
+                vertical=[(entropy_threshold(row), "E₀")],
             )
         )
     return charts
@@ -150,9 +160,7 @@ def _draw_7(view: View) -> list[Chart]:
     if not lines:
         return []
     return [
-        LineChart(
-            title="gradient clipping and SAR", x_label="images so far", y_label="accuracy so far, %", lines=lines
-        )
+        LineChart(title="gradient clipping and SAR", x_label="images so far", y_label="accuracy so far, %", lines=lines)
     ]
 
 
@@ -186,18 +194,19 @@ def _figure_d(setting: Setting) -> list[Spot]:
                 scenario=MILD,
                 corruptions=("gaussian_noise",) if level else (),
                 severity=level,
+                data="imagenet" if not level and setting.where == "imagenet-c" else None,
                 measure=("health",),
             )
-            for name in ("redundancy", "inequity"):
-                spots.append(
-                    Spot(
-                        row=(network, name),
-                        column=f"level {level}" if level else "clean",
-                        cells=cells,
-                        metric=f"diagnostics/health/{name}",
-                        missing=missing,
-                    )
+            spots += [
+                Spot(
+                    row=(network, name),
+                    column=f"level {level}" if level else "clean",
+                    cells=cells,
+                    metric=f"diagnostics/health/{name}",
+                    missing=missing,
                 )
+                for name in ("redundancy", "inequity")
+            ]
     return spots
 
 

@@ -34,9 +34,7 @@ def diagnostic(row: Row, name: str) -> dict[str, Any]:
 def _figure_8(setting: Setting) -> list[Spot]:
     spots = []
     for label, recipe in _EMBEDDED:
-        cells, missing = cells_for(
-            setting, VIT, recipe, scenario=LABEL_SHIFT, corruptions=("snow",), measure=("tsne",)
-        )
+        cells, missing = cells_for(setting, VIT, recipe, scenario=LABEL_SHIFT, corruptions=("snow",), measure=("tsne",))
         spots.append(Spot(row=(VIT, label), column="accuracy", cells=cells[:1], missing=missing))
     return spots
 
@@ -136,7 +134,9 @@ def _draw_a(view: View) -> list[Chart]:
     for name in names:
         pictures.append(corrupt(clean, name, 5, seed=0)[0].permute(1, 2, 0).numpy())
         captions.append(f"{name.replace('_', ' ')} · {view.mean(GN, 'NoAdapt', name):.1f} %")
-    return [PictureChart(title="severity 5, with the unadapted network's accuracy", pictures=pictures, captions=captions)]
+    return [
+        PictureChart(title="severity 5, with the unadapted network's accuracy", pictures=pictures, captions=captions)
+    ]
 
 
 FIGURES: tuple[Experiment, ...] = (

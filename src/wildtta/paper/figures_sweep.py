@@ -68,9 +68,7 @@ def _figure_4(setting: Setting) -> list[Spot]:
             cells, missing = cells_for(
                 setting, network, RECIPES["NoAdapt"], scenario=MILD, corruptions=_GAUSSIAN, severity=severity
             )
-            spots.append(
-                Spot(row=("NoAdapt", network, f"level {severity}"), column="na", cells=cells, missing=missing)
-            )
+            spots.append(Spot(row=("NoAdapt", network, f"level {severity}"), column="na", cells=cells, missing=missing))
             for label in ("TTT", "Tent"):
                 for size in setting.scale.batch_sizes:
                     if label == "TTT" and size > 16:
@@ -149,9 +147,7 @@ def _figure_6(setting: Setting) -> list[Spot]:
             cells, missing = cells_for(
                 setting, network, RECIPES["NoAdapt"], scenario=MILD, corruptions=_GAUSSIAN, severity=severity
             )
-            spots.append(
-                Spot(row=("NoAdapt", network, f"level {severity}"), column="na", cells=cells, missing=missing)
-            )
+            spots.append(Spot(row=("NoAdapt", network, f"level {severity}"), column="na", cells=cells, missing=missing))
             for label in ("TTT", "Tent"):
                 for ratio in setting.scale.ratios:
                     # The last ratio stands for ∞, the pure class order, and is the stream of table 1.
@@ -199,9 +195,7 @@ def _curves(view: View, x_label: str, columns: Sequence[str]) -> list[Chart]:
                 )
                 alone = _shown(view, "NoAdapt", network, level, "na")
                 if alone:
-                    lines.append(
-                        Line(label=f"{network}, na", x=[x[0], x[-1]], y=[alone.mean] * 2, dashed=True)
-                    )
+                    lines.append(Line(label=f"{network}, na", x=[x[0], x[-1]], y=[alone.mean] * 2, dashed=True))
             if lines:
                 charts.append(
                     LineChart(

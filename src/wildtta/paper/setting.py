@@ -58,6 +58,8 @@ class Scale:
     draws: int
     single_limit: int | None
     mixed_limit: int | None
+    shift_limit: int | None = None
+    measures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     corruptions: tuple[str, ...] = CORRUPTIONS
     batch_sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
     large_batches: tuple[int, ...] = (32, 64, 128, 256, 512, 1024)
@@ -65,7 +67,10 @@ class Scale:
     seeds: int = 3
 
 
-FULL = Scale(name="full", limit=None, draws=100, single_limit=None, mixed_limit=None)
+_FINE = {"surface": {"steps": 21}}
+_COARSE = {"surface": {"steps": 7, "images": 64}, "scatter": {"images": 64}}
+
+FULL = Scale(name="full", limit=None, draws=100, single_limit=None, mixed_limit=None, measures=_FINE)
 #: Glyphs are unlimited; this is what a CPU does in an evening and what shows the effects.
 GLYPHS = Scale(
     name="full",
@@ -73,6 +78,7 @@ GLYPHS = Scale(
     draws=20,
     single_limit=2000,
     mixed_limit=15000,
+    measures=_FINE,
     ratios=(1, 10, 100, 1000, 500000),
     large_batches=(32, 64, 128, 256, 512),
 )
@@ -82,6 +88,7 @@ QUICK = Scale(
     draws=2,
     single_limit=48,
     mixed_limit=384,
+    measures=_COARSE,
     corruptions=("gaussian_noise", "contrast"),
     batch_sizes=(4, 16, 64),
     large_batches=(32, 64, 128),
@@ -94,6 +101,7 @@ TINY = Scale(
     draws=1,
     single_limit=8,
     mixed_limit=64,
+    measures=_COARSE,
     corruptions=("contrast",),
     batch_sizes=(16, 64),
     large_batches=(32, 64),
@@ -112,11 +120,12 @@ def scale_named(name: str, where: Where) -> Scale:
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """A network of the benchmark: how to make it, and which weights."""
+    """A network of the benchmark: how to make it, and which weights; ``own`` marks one that the user brought."""
 
     model: str
     model_options: Mapping[str, Any] = field(default_factory=dict)
     weights: str | None = None
+    own: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +159,8 @@ class Setting:
         size = "" if self.scale.name == "full" else f", {self.scale.name} streams"
         if self.where == "glyphs":
             names = ", ".join(f"{network.model} for {name}" for name, network in self.networks.items())
-            return f"glyphs, 200 classes, small networks ({names}){size}"
+            random = "" if all(_is_pinned(n) for n in self.networks.values()) else ", not the trained weights"
+            return f"glyphs, 200 classes, small networks ({names}){random}{size}"
         names = {"imagenet-c": "ImageNet-C", "folder": "own folder, corrupted on the fly"}[self.where]
         weights = "" if all(_is_pinned(n) for n in self.networks.values()) else ", not the paper's weights"
         return f"{names}, preprocessing {self.protocol}{weights}{size}"
@@ -189,7 +199,7 @@ class Setting:
         limit = self.scale.limit
         if scenario in ("label_shift", "continual_label_shift"):
             stream = {"draws": self.scale.draws, "ratio": math.inf if ratio is None else ratio}
-            limit = None
+            limit = self.scale.shift_limit
         elif scenario == "single":
             limit = self.scale.single_limit
         elif scenario == "mixed":
@@ -210,7 +220,9 @@ class Setting:
                 seed=seed,
                 limit=limit,
                 protocol=self.protocol,
+                model_name=network if place.own else None,
                 measure=tuple(measure),
+                measure_options={name: self.scale.measures[name] for name in measure if name in self.scale.measures},
             )
             for seed in range(self.seeds)
         )
@@ -244,11 +256,9 @@ def setting(
         raise ValueError(f"unknown data {where!r}: expected one of {', '.join(WHERE)}")
     size = scale_named(scale, where)
     if limit is not None:
-        size = dataclasses.replace(size, limit=limit, single_limit=limit, mixed_limit=limit)
+        size = dataclasses.replace(size, limit=limit, single_limit=limit, mixed_limit=limit, shift_limit=limit)
     if networks is None:
         names = GLYPH_NETWORKS if where == "glyphs" else IMAGENET_NETWORKS
-        if random_weights and where == "glyphs":
-            raise ValueError("glyphs bring their trained networks: leave the weights at 'pinned'")
         options = {"pretrained": False} if random_weights else {}
         networks = {name: Network(model=model, model_options=options) for name, model in names.items()}
     return Setting(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from wildtta.bench import Cell
@@ -62,10 +64,26 @@ def cells_for(
     setting: Setting, network: str, recipe: Recipe, *, options: Mapping[str, Any] | None = None, **stream: Any
 ) -> tuple[tuple[Cell, ...], str]:
     """The recipe's cells on one stream, or no cells and the reason."""
-    missing = setting.missing(network, recipe.method)
+    chosen = {**recipe.options, **(options or {})}
+    missing = setting.missing(network, recipe.method) or option_problem(recipe.method, json.dumps(chosen))
     if missing:
         return (), missing
-    return setting.cells(network, recipe.method, options={**recipe.options, **(options or {})}, **stream), ""
+    return setting.cells(network, recipe.method, options=chosen, **stream), ""
+
+
+@lru_cache(maxsize=1024)
+def option_problem(method: str, options: str) -> str:
+    """Why a registered method cannot take these options (JSON); empty where it can."""
+    import wildtta
+    from wildtta.methods.registry import get_method
+
+    if method not in wildtta.methods():
+        return ""
+    try:
+        get_method(method, **json.loads(options))
+    except (TypeError, ValueError) as error:
+        return str(error).splitlines()[0]
+    return ""
 
 
 def cells_over(
@@ -151,9 +169,7 @@ def mean_spot(
     if setting.corruptions() != CORRUPTIONS:
         printed = (None, None)
     value, std = printed
-    return Spot(
-        row=row, column=column, cells=cells, missing=missing, metric=metric, printed=value, printed_std=std
-    )
+    return Spot(row=row, column=column, cells=cells, missing=missing, metric=metric, printed=value, printed_std=std)
 
 
 def stand_in(setting: Setting, network: str) -> tuple[str, str]:

@@ -142,8 +142,10 @@ def _sweep(
 
 def _table_i(setting: Setting) -> list[Spot]:
     columns = [(label, RECIPES[label]) for label in ("NoAdapt", "Tent")]
-    for radius in (0.01, 0.03, 0.05, 0.07, 0.1):
-        columns.append((f"SAR rho={radius:g}", Recipe(method="sar", options=_unless(radius, 0.05, "sharpness"))))
+    columns += [
+        (f"SAR rho={radius:g}", Recipe(method="sar", options=_unless(radius, 0.05, "sharpness")))
+        for radius in (0.01, 0.03, 0.05, 0.07, 0.1)
+    ]
     return _sweep(setting, "I", VIT, "rho sweep", "shot_noise", columns)
 
 
@@ -208,9 +210,7 @@ TABLES: tuple[Experiment, ...] = (
         needs="ImageNet-C severity 5, ViT",
         plan=_table_6,
     ),
-    Experiment(
-        name="table-7", title="SAR²'s regularisers", needs="ImageNet-C severity 5, ViT", plan=_table_7
-    ),
+    Experiment(name="table-7", title="SAR²'s regularisers", needs="ImageNet-C severity 5, ViT", plan=_table_7),
     Experiment(
         name="table-8",
         title="Batch-imbalance penalties on Tent: accuracy and calibration, mild",

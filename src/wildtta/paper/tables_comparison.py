@@ -156,8 +156,15 @@ def _renditions(setting: Setting, name: str, scenario: str) -> list[Spot]:
             )
             value, std = table.number(None, label, network)
             spots.append(
-                Spot(row=(label,), column=network, cells=cells, missing=missing, metric=ACCURACY, printed=value,
-                     printed_std=std)
+                Spot(
+                    row=(label,),
+                    column=network,
+                    cells=cells,
+                    missing=missing,
+                    metric=ACCURACY,
+                    printed=value,
+                    printed_std=std,
+                )
             )
     return spots
 
@@ -187,9 +194,7 @@ TABLES: tuple[Experiment, ...] = (
         plan=_table_2,
         unit="samples passed, seconds",
     ),
-    Experiment(
-        name="table-3", title="One sample per step (batch size 1), severity 5", needs=_BIG, plan=_table_3
-    ),
+    Experiment(name="table-3", title="One sample per step (batch size 1), severity 5", needs=_BIG, plan=_table_3),
     Experiment(
         name="table-4",
         title="Mixture of 15 corruptions, severities 5 and 3",
@@ -212,9 +217,7 @@ APPENDIX: tuple[Experiment, ...] = (
         needs=_BIG,
         plan=_table_b,
     ),
-    Experiment(
-        name="table-c", title="One sample per step (batch size 1), severity 3", needs=_BIG, plan=_table_c
-    ),
+    Experiment(name="table-c", title="One sample per step (batch size 1), severity 3", needs=_BIG, plan=_table_c),
     Experiment(
         name="table-d",
         title="ImageNet-R, class-ordered",

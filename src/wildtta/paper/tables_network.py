@@ -38,9 +38,7 @@ def _table_a(setting: Setting) -> list[Spot]:
                     batch_size=size,
                 )
                 value, _ = table.number(network, row, f"bs{size}")
-                spots.append(
-                    Spot(row=(network, row), column=f"bs{size}", cells=cells, missing=missing, printed=value)
-                )
+                spots.append(Spot(row=(network, row), column=f"bs{size}", cells=cells, missing=missing, printed=value))
     return spots
 
 
@@ -130,21 +128,21 @@ def _table_p(setting: Setting) -> list[Spot]:
                     printed=number(column),
                 )
             )
-        for size in setting.scale.large_batches:
-            spots.append(
-                mean_spot(
-                    setting,
-                    network,
-                    RECIPES["Tent"],
-                    row=row,
-                    column=f"mix bs{size}",
-                    scenario=MIXED,
-                    severity=severity,
-                    printed=number(f"mix bs{size}"),
-                    batch_size=size,
-                    options=None if size == 64 else {"lr": _TENT_RATE},
-                )
+        spots += [
+            mean_spot(
+                setting,
+                network,
+                RECIPES["Tent"],
+                row=row,
+                column=f"mix bs{size}",
+                scenario=MIXED,
+                severity=severity,
+                printed=number(f"mix bs{size}"),
+                batch_size=size,
+                options=None if size == 64 else {"lr": _TENT_RATE},
             )
+            for size in setting.scale.large_batches
+        ]
     return spots
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
+from wildtta.report.table import Table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +84,7 @@ class PictureChart(Chart):
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """One figure of a report: charts side by side, with what stands behind them."""
+    """One figure of a report: charts side by side, what they lack, and the numbers behind them."""
 
     name: str
     title: str
@@ -91,4 +92,4 @@ class Figure:
     subtitle: str = ""
     note: str = ""
     problems: Sequence[str] = ()
-    sources: Sequence[dict[str, Any]] = field(default_factory=tuple)
+    table: Table | None = None

@@ -1,0 +1,86 @@
+"""A report as one HTML page that needs nothing else: styles, script, drawings and the runs' configurations inside."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from importlib import resources
+from typing import Any
+
+from wildtta.bench import Cell, Row
+from wildtta.report.command import command_for, configuration
+from wildtta.report.document import Document
+from wildtta.report.svg import DARK, LIGHT, STYLE, draw
+from wildtta.report.table import printed_text, written
+
+_PAGE = "wildtta.report.page"
+
+
+def html(document: Document) -> str:
+    """The whole page."""
+    try:
+        from jinja2 import Environment
+        from markupsafe import Markup
+    except ImportError as error:
+        raise ImportError("the HTML page needs jinja2: pip install 'wildtta[report]'") from error
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    style = _asset("style.css").replace("@LIGHT@", LIGHT).replace("@DARK@", DARK).replace("@CHART@", STYLE)
+    outcomes = document.outcomes
+    return environment.from_string(_asset("page.html.j2")).render(
+        document=document,
+        outcomes=outcomes,
+        counts={**dict.fromkeys(("holds", "fails", "not run"), 0), **Counter(o.status for o in outcomes)},
+        anchors={table.name for table in document.tables} | {figure.name for figure in document.figures},
+        any_printed=any(table.has_printed for table in document.tables),
+        paper_data="ImageNet-C",
+        written=written,
+        printed_text=printed_text,
+        draw=lambda chart: Markup(draw(chart)),
+        style=Markup(style),
+        script=Markup(_asset("page.js")),
+        runs=Markup(_embedded(runs_shown(document))),
+        versions=versions_told(document.rows),
+    )
+
+
+def runs_shown(document: Document) -> dict[str, dict[str, Any]]:
+    """For every run behind a number: what it was, what it took, its command and its configuration."""
+    tables = [*document.tables, *(figure.table for figure in document.figures if figure.table is not None)]
+    wanted = {key for table in tables for row in table.rows for number in row.numbers for key in number.keys}
+    return {row["key"]: _run(row) for row in document.rows if row["key"] in wanted}
+
+
+def _run(row: Row) -> dict[str, Any]:
+    cell = Cell.from_json(row["cell"])
+    metrics, cost = row.get("metrics") or {}, row.get("cost") or {}
+    told = [f"accuracy {metrics['accuracy']:.2f} %"] if metrics.get("accuracy") is not None else []
+    if cost.get("forwards") is not None:
+        told.append(f"{cost['forwards']:,} forward and {cost.get('backwards', 0):,} backward samples")
+    if cost.get("ms_per_batch") is not None:
+        told.append(f"{cost['ms_per_batch']:.1f} ms per batch")
+    told += [str(row[name]) for name in ("device", "data_note") if row.get(name)]
+    return {
+        "what": cell.describe(),
+        "told": " · ".join(told),
+        "command": command_for(cell),
+        "cell": configuration(cell),
+    }
+
+
+def versions_told(rows: Any) -> list[str]:
+    """What the numbers were made with: each combination once, with how many runs used it."""
+    told = Counter(
+        ", ".join(f"{name} {value}" for name, value in (row.get("versions") or {}).items() if name != "weights")
+        for row in rows
+        if row["status"] == "ok"
+    )
+    return [f"{text} ({count} runs)" for text, count in told.most_common() if text]
+
+
+def _asset(name: str) -> str:
+    return resources.files(_PAGE).joinpath(name).read_text(encoding="utf-8")
+
+
+def _embedded(value: object) -> str:
+    """JSON that cannot end the script element around it."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")

@@ -1,0 +1,102 @@
+"""A report's tables as LaTeX: booktabs, best in bold, ± where there are several seeds."""
+
+from __future__ import annotations
+
+from wildtta.report.document import Document
+from wildtta.report.table import Number, Table, TableRow, written
+
+_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "²": r"\textsuperscript{2}",
+    "±": r"$\pm$",
+    "∞": r"$\infty$",
+    "ρ": r"$\rho$",
+    "α": r"$\alpha$",
+    "β": r"$\beta$",
+    "∇": r"$\nabla$",
+    "→": r"$\rightarrow$",
+    "–": "--",
+    "−": "$-$",
+    "…": r"\ldots{}",
+    "·": r"$\cdot$",
+    "‖": r"$\|$",
+    "₀": r"\textsubscript{0}",
+    "₂": r"\textsubscript{2}",
+    "×": r"$\times$",
+    "≥": r"$\geq$",
+    "≤": r"$\leq$",
+    "|": r"$|$",
+    "<": r"$<$",
+    ">": r"$>$",
+}
+
+
+def escape(text: str) -> str:
+    """Text that LaTeX prints as it stands."""
+    return "".join(_SPECIAL.get(letter, letter) for letter in text)
+
+
+def latex(document: Document) -> str:
+    """A document that compiles on its own; each table can be taken out as it is."""
+    tables = "\n".join(table_latex(table) for table in document.tables if table.has_numbers)
+    return (
+        "\\documentclass{article}\n\\usepackage[utf8]{inputenc}\n\\usepackage{booktabs,graphicx}\n"
+        "\\usepackage[margin=2cm,landscape]{geometry}\n\\begin{document}\n"
+        f"\\section*{{{escape(document.title)}}}\n{escape(document.summary)}\n\n{tables}\\end{{document}}\n"
+    )
+
+
+def number_latex(number: Number, digits: int, *, comparable: bool) -> str:
+    """``\\textbf{51.7}$_{\\pm 0.1}$``; beside it the paper's number where it can be compared."""
+    if number.mean is None:
+        return "--"
+    text = written(number.mean, digits).replace(",", "{,}")
+    if number.best:
+        text = f"\\textbf{{{text}}}"
+    if number.std is not None:
+        text += f"$_{{\\pm {written(number.std, digits)}}}$"
+    if number.collapsed:
+        text += "$^\\dagger$"
+    if comparable and number.printed is not None:
+        text += f" {{\\scriptsize({written(number.printed, digits)})}}"
+    return text
+
+
+def table_latex(table: Table) -> str:
+    """One ``table`` environment; rows without any number are left out, models are set apart by rules."""
+    rows = [row for row in table.rows if any(number.mean is not None for number in row.numbers)]
+    shape = "l" * len(table.row_names) + "r" * len(table.columns)
+    heading = " & ".join(map(escape, (*table.row_names, *(column.label for column in table.columns))))
+    body: list[str] = []
+    for place, row in enumerate(rows):
+        if place and len(row.labels) > 1 and row.labels[0] != rows[place - 1].labels[0]:
+            body.append("\\midrule")
+        body.append(_line(row, table))
+    caption = f"{escape(table.title)}. {escape(table.unit)}{'; ' if table.unit else ''}{escape(table.subtitle)}."
+    if table.comparable:
+        caption += " In brackets: the paper's."
+    if any("dagger" in line for line in body):
+        caption += " $^\\dagger$ ended in one class."
+    return (
+        "\\begin{table}[htbp]\n\\centering\n"
+        f"\\caption{{{caption}}}\n\\label{{tab:{table.name}}}\n"
+        f"\\resizebox{{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}}{{!}}{{%\n\\begin{{tabular}}{{{shape}}}\n"
+        f"\\toprule\n{heading} \\\\\n\\midrule\n" + "\n".join(body) + "\n\\bottomrule\n\\end{tabular}}\n\\end{table}\n"
+    )
+
+
+def _line(row: TableRow, table: Table) -> str:
+    numbers = [
+        number_latex(number, column.digits, comparable=table.comparable)
+        for number, column in zip(row.numbers, table.columns, strict=True)
+    ]
+    return " & ".join([*map(escape, row.labels), *numbers]) + " \\\\"

@@ -1,0 +1,104 @@
+"""A report as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from wildtta.paper import Outcome
+from wildtta.report.chart import Figure
+from wildtta.report.document import Document
+from wildtta.report.table import Number, Table, own_text, printed_text
+
+
+def markdown(document: Document) -> str:
+    """The whole report."""
+    parts = [f"# {document.title}", document.summary]
+    if document.outcomes:
+        parts.append(claims_markdown(document.outcomes))
+    if document.tables:
+        parts.append("## Tables")
+    parts += [table_markdown(table) for table in document.tables]
+    if document.figures:
+        parts.append("## Figures")
+    parts += [figure_markdown(figure) for figure in document.figures]
+    if document.failed:
+        parts.append("## Failed runs\n\n" + "\n".join(f"- {which}: {why}" for which, why in document.failed))
+    return "\n\n".join(parts) + "\n"
+
+
+def escape(text: str) -> str:
+    """Text that stays text inside a Markdown table."""
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("*", "\\*").replace("\n", " ")
+
+
+def pipe_table(heading: Sequence[str], rows: Iterable[Sequence[str]], *, labels: int = 1) -> str:
+    """A pipe table whose first ``labels`` columns are text and the others numbers."""
+    rule = [":--"] * labels + ["--:"] * (len(heading) - labels)
+    lines = [heading, rule, *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def number_markdown(number: Number, digits: int, *, comparable: bool) -> str:
+    """``**51.7 ± 0.1** (51.5, +0.2)``: ours, then the paper's and the difference where they can be compared."""
+    if number.mean is None:
+        return "–"
+    text = own_text(number, digits)
+    if number.best:
+        text = f"**{text}**"
+    if number.collapsed:
+        text += " †"
+    if comparable and number.difference is not None:
+        text += f" ({printed_text(number, digits)}, {number.difference:+.{digits}f})"
+    return text
+
+
+def table_markdown(table: Table) -> str:
+    """Heading, data, table, notes."""
+    rows, missing = [], []
+    for row in table.rows:
+        reasons = {number.missing for number in row.numbers}
+        if all(number.mean is None for number in row.numbers) and len(reasons) == 1:
+            missing.append(f"{', '.join(row.labels)}: not available ({reasons.pop()})")
+            continue
+        numbers = [
+            number_markdown(number, column.digits, comparable=table.comparable)
+            for number, column in zip(row.numbers, table.columns, strict=True)
+        ]
+        rows.append([*map(escape, row.labels), *numbers])
+    heading = [*table.row_names, *(escape(column.label) for column in table.columns)]
+    parts = [f"### {table.title}", f"{table.unit + ' · ' if table.unit else ''}{table.subtitle}"]
+    if rows:
+        parts.append(pipe_table(heading, rows, labels=len(table.row_names)))
+    notes = list(missing)
+    if table.has_printed and not table.comparable:
+        notes.append("The paper's numbers are for other data and are not compared here.")
+    elif table.comparable:
+        notes.append("In brackets: the paper's number, and ours less the paper's.")
+    if any(number.collapsed for row in table.rows for number in row.numbers):
+        notes.append("† a run that ended in one class.")
+    if table.note:
+        notes.append(table.note[0].upper() + table.note[1:] + ".")
+    if table.command:
+        notes.append(f"`{table.command}`")
+    return "\n\n".join([*parts, *(["\n".join(f"- {note}" for note in notes)] if notes else [])])
+
+
+def figure_markdown(figure: Figure) -> str:
+    """The drawings as linked files, and the numbers behind them."""
+    parts = [f"### {figure.title}", figure.subtitle]
+    parts += [f"![{chart.title}](figures/{figure.name}-{place}.svg)" for place, chart in enumerate(figure.charts, 1)]
+    if figure.note:
+        parts.append(figure.note[0].upper() + figure.note[1:] + ".")
+    return "\n\n".join(part for part in parts if part)
+
+
+def claims_markdown(outcomes: Sequence[Outcome]) -> str:
+    """Every claim with its verdict, the numbers that decide it and on which data."""
+    counts = {mark: sum(outcome.mark == mark for outcome in outcomes) for mark in ("✓", "✗", "not run")}
+    heading = ["claim", "", "says", "numbers", "data"]
+    rows = [
+        [outcome.claim.name, outcome.mark, *map(escape, (outcome.claim.text, outcome.numbers, outcome.data))]
+        for outcome in outcomes
+    ]
+    tally = ", ".join(f"{count} {mark}" for mark, count in counts.items())
+    return f"## Claims\n\n{tally}\n\n{pipe_table(heading, rows, labels=5)}"

@@ -1,0 +1,46 @@
+"""A report's numbers as CSV: one line per number, nothing rounded."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+
+from wildtta.paper import Outcome
+from wildtta.report.document import Document
+
+NUMBER_FIELDS = (
+    "table", "data", "row", "column", "mean", "std", "seeds", "paper", "paper_std", "difference", "collapsed", "missing",
+    "cells",
+)  # fmt: skip
+CLAIM_FIELDS = ("claim", "status", "says", "numbers", "data")
+
+
+def numbers_csv(document: Document) -> str:
+    """Every number of every table, and of the tables behind the figures."""
+    tables = [*document.tables, *(figure.table for figure in document.figures if figure.table is not None)]
+    lines: list[Sequence[object]] = []
+    for table in tables:
+        for row in table.rows:
+            for column, number in zip(table.columns, row.numbers, strict=True):
+                lines.append(
+                    (
+                        table.name, table.subtitle, " / ".join(row.labels), column.label, number.mean, number.std,
+                        number.seeds or None, number.printed, number.printed_std, number.difference,
+                        int(number.collapsed), number.missing, " ".join(number.keys),
+                    )
+                )  # fmt: skip
+    return _csv(NUMBER_FIELDS, lines)
+
+
+def claims_csv(outcomes: Sequence[Outcome]) -> str:
+    """Every claim."""
+    return _csv(CLAIM_FIELDS, [(o.claim.name, o.status, o.claim.text, o.numbers, o.data) for o in outcomes])
+
+
+def _csv(fields: Sequence[str], lines: Sequence[Sequence[object]]) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(fields)
+    writer.writerows(["" if value is None else value for value in line] for line in lines)
+    return out.getvalue()

@@ -1,0 +1,123 @@
+"""A table of a report, without a word on how it is written: numbers, what they are compared with, where they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+Better = Literal["high", "low", "none"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Number:
+    """One place of a table.
+
+    Attributes:
+        mean: over seeds; None where there is no number.
+        std: over seeds; None where there is a single one.
+        seeds: how many.
+        printed: the paper's number, and ``printed_std``.
+        difference: ours minus the paper's; only where data and network are the same.
+        missing: why there is no number.
+        keys: of the journal rows behind it.
+        collapsed: at least one of those runs ended in one class.
+        best: best of its column within its group of rows.
+    """
+
+    mean: float | None = None
+    std: float | None = None
+    seeds: int = 0
+    printed: float | None = None
+    printed_std: float | None = None
+    difference: float | None = None
+    missing: str = ""
+    keys: tuple[str, ...] = ()
+    collapsed: bool = False
+    best: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A column: its label, how to write its numbers, and which end is the good one."""
+
+    label: str
+    better: Better = "high"
+    digits: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableRow:
+    """Labels (model, method ...) and a number per column."""
+
+    labels: tuple[str, ...]
+    numbers: tuple[Number, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table with its title, the data it was measured on and how to make it again."""
+
+    name: str
+    title: str
+    subtitle: str
+    row_names: tuple[str, ...]
+    columns: tuple[Column, ...]
+    rows: tuple[TableRow, ...]
+    unit: str = ""
+    note: str = ""
+    command: str = ""
+    comparable: bool = False
+
+    @property
+    def has_printed(self) -> bool:
+        """Whether the paper prints any of these numbers."""
+        return any(number.printed is not None for row in self.rows for number in row.numbers)
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether anything was run."""
+        return any(number.mean is not None for row in self.rows for number in row.numbers)
+
+
+def with_best(rows: Sequence[TableRow], columns: Sequence[Column], *, grouped: bool) -> tuple[TableRow, ...]:
+    """Mark each column's best number; ``grouped``: within rows that share their first label (one model)."""
+    marked = [list(row.numbers) for row in rows]
+    groups: dict[str, list[int]] = {}
+    for place, row in enumerate(rows):
+        groups.setdefault(row.labels[0] if grouped else "", []).append(place)
+    for members in groups.values():
+        for c, column in enumerate(columns):
+            if column.better == "none":
+                continue
+            known = [(i, number.mean) for i in members if (number := rows[i].numbers[c]).mean is not None]
+            values = [round(mean, column.digits) for _, mean in known if mean is not None]
+            if len(values) < 2:
+                continue
+            target = max(values) if column.better == "high" else min(values)
+            for i, mean in known:
+                # What reads the same is tied.
+                if mean is not None and round(mean, column.digits) == target:
+                    marked[i][c] = replace(marked[i][c], best=True)
+    return tuple(TableRow(labels=row.labels, numbers=tuple(m)) for row, m in zip(rows, marked, strict=True))
+
+
+def written(value: float, digits: int) -> str:
+    """A number as people read it: thousands apart where there are many."""
+    return f"{value:,.{digits}f}" if abs(value) >= 10_000 else f"{value:.{digits}f}"
+
+
+def printed_text(number: Number, digits: int) -> str:
+    """The paper's number, with its deviation where it prints one."""
+    if number.printed is None:
+        return ""
+    text = written(number.printed, digits)
+    return text if number.printed_std is None else f"{text} ± {number.printed_std:g}"
+
+
+def own_text(number: Number, digits: int) -> str:
+    """Our number, ± its deviation where there are several seeds."""
+    if number.mean is None:
+        return ""
+    text = written(number.mean, digits)
+    return text if number.std is None else f"{text} ± {written(number.std, digits)}"

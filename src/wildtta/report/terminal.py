@@ -1,0 +1,38 @@
+"""Tables and claims on a terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from wildtta.paper import Outcome
+from wildtta.report.table import Table, own_text, printed_text
+
+
+def rich_table(table: Table) -> Any:
+    """A table for rich's console; best in bold, the paper's number behind ours where they can be compared."""
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    shown = RichTable(title=table.title, caption=table.subtitle, title_justify="left", show_edge=False, pad_edge=False)
+    for name in table.row_names:
+        shown.add_column(name, no_wrap=True)
+    for column in table.columns:
+        shown.add_column(column.label, justify="right", no_wrap=True)
+    for row in table.rows:
+        texts = []
+        for number, column in zip(row.numbers, table.columns, strict=True):
+            text = own_text(number, column.digits) or "–"
+            if table.comparable and number.printed is not None:
+                text += f" ({printed_text(number, column.digits)})"
+            texts.append(Text(text, style="bold" if number.best else ""))
+        shown.add_row(*row.labels, *texts)
+    return shown
+
+
+def claim_lines(outcomes: Sequence[Outcome]) -> list[str]:
+    """A line per decided claim, and how many were not run."""
+    counts = Counter(outcome.status for outcome in outcomes)
+    lines = [f"{o.mark} {o.claim.name}: {o.claim.text} — {o.numbers}" for o in outcomes if o.status != "not run"]
+    return [*lines, f"claims: {counts['holds']} hold, {counts['fails']} fail, {counts['not run']} not run"]
