@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -18,7 +17,7 @@ from wildtta.methods.base import Method
 from wildtta.methods.gradient import GradientMethod
 from wildtta.network import Network
 from wildtta.network.norms import BatchStatistics
-from wildtta.network.probe import logits_of
+from wildtta.network.probe import logits_of, with_logits
 from wildtta.outcome import Answer, StepReport
 from wildtta.parts.learnables import Learnables
 from wildtta.precision import Precision, fastest_precision
@@ -164,7 +163,7 @@ class Adapter(nn.Module):
         if len(kept):
             rows[kept] = answer.output.logits.detach()
         answer.output.logits = rows
-        answer.output.raw = _with_logits(answer.output.raw, rows.to(logits_of(answer.output.raw).dtype))
+        answer.output.raw = with_logits(answer.output.raw, rows.to(logits_of(answer.output.raw).dtype))
         answer.report.seen = torch.tensor(len(images))
         if not self._paused:
             engine.count(skipped=1)
@@ -381,18 +380,6 @@ def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, bool | int | float | str)
 
 
-def _with_logits(raw: Any, logits: Tensor) -> Any:
-    """``raw`` with other logits: the tensor itself, or a shallow copy of the object."""
-    if isinstance(raw, Tensor):
-        return logits
-    twin = copy.copy(raw)
-    if isinstance(twin, Mapping) and not hasattr(twin, "logits"):
-        twin["logits"] = logits  # type: ignore[index]
-    else:
-        twin.logits = logits  # type: ignore[union-attr]
-    return twin
-
-
 def _detached(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.detach()
@@ -405,7 +392,7 @@ def _without_graph(raw: Any, logits: Tensor) -> Any:
     """What the caller gets: the network's own object, every tensor in it without a graph."""
     if isinstance(raw, Tensor):
         return raw.detach()
-    twin = _with_logits(raw, logits_of(raw).detach())
+    twin = with_logits(raw, logits_of(raw).detach())
     fields = twin if isinstance(twin, Mapping) else vars(twin)
     for name, value in list(fields.items()):
         detached = _detached(value)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from wildtta.network.probe import logits_of, with_logits
 from wildtta.parts.objectives import entropy, inequity, redundancy
 
 if TYPE_CHECKING:
@@ -34,6 +35,12 @@ class Output:
     def labels(self) -> Tensor:
         """Pseudo labels: the predicted classes."""
         return self.logits.detach().argmax(-1)
+
+    def answering(self, logits: Tensor) -> Output:
+        """The same pass with another answer: ``logits`` in place of the network's own."""
+        logits = logits.detach()
+        raw = with_logits(self.raw, logits.to(logits_of(self.raw).dtype))
+        return Output(self.images, logits, self.features.detach(), raw)
 
     def take(self, positions: Tensor) -> Output:
         """The samples at ``positions``."""

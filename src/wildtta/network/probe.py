@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,6 +42,18 @@ def logits_of(output: Any) -> Tensor:
         f"the network returned {type(output).__name__}; expected a tensor of logits [batch, classes] or an object with "
         "a .logits tensor. Wrap the network in a module that returns its logits"
     )
+
+
+def with_logits(raw: Any, logits: Tensor) -> Any:
+    """What a network returned, with other logits: the tensor itself, or a shallow copy of the object."""
+    if isinstance(raw, Tensor):
+        return logits
+    twin = copy.copy(raw)
+    if isinstance(twin, Mapping) and not hasattr(twin, "logits"):
+        twin["logits"] = logits  # type: ignore[index]
+    else:
+        twin.logits = logits
+    return twin
 
 
 def input_convolution(network: nn.Module) -> nn.Module | None:

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
 from torch import Tensor
+
+OptimizerKind = Literal["sgd", "adam", "adamw"]
+OPTIMIZERS: tuple[str, ...] = get_args(OptimizerKind)
 
 
 def momentum_update(
@@ -29,3 +37,50 @@ def adam_update(
     correction_second = 1 - betas[1] ** step
     denominator = second.sqrt() / correction_second.sqrt() + epsilon
     return first / correction_first / denominator, first, second
+
+
+@dataclass(frozen=True)
+class FlatOptimizer:
+    """SGD, Adam or AdamW on a flat vector: declares its state, and from state and gradient makes the next of both."""
+
+    kind: OptimizerKind
+    momentum: float = 0.0
+    nesterov: bool = False
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+
+    def __post_init__(self) -> None:
+        if self.kind not in OPTIMIZERS:
+            raise ValueError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {self.kind!r}")
+
+    def first_state(self, like: Tensor) -> dict[str, Tensor]:
+        """The state before the first update of a vector ``like`` this."""
+        if self.kind == "sgd":
+            return {"momentum": torch.zeros_like(like)} if self.momentum else {}
+        return {
+            "first_moment": torch.zeros_like(like),
+            "second_moment": torch.zeros_like(like),
+            "updates": torch.zeros((), dtype=like.dtype, device=like.device),
+        }
+
+    def update(
+        self, values: Tensor, gradient: Tensor, state: Mapping[str, Tensor], lr: float
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The next values and state. Weight decay is decoupled in AdamW and part of the gradient elsewhere, as in torch."""
+        if self.weight_decay and self.kind == "adamw":
+            values = values * (1 - lr * self.weight_decay)
+        elif self.weight_decay:
+            gradient = gradient + self.weight_decay * values
+        if self.kind == "sgd":
+            if not self.momentum:
+                return values - lr * gradient, {}
+            direction, buffer = momentum_update(
+                gradient, state["momentum"], momentum=self.momentum, nesterov=self.nesterov
+            )
+            return values - lr * direction, {"momentum": buffer}
+        count = state["updates"] + 1
+        direction, first, second = adam_update(
+            gradient, state["first_moment"], state["second_moment"], count, betas=self.betas
+        )
+        fresh = {"first_moment": first, "second_moment": second, "updates": count}
+        return values - lr * direction, fresh

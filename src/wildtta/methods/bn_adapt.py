@@ -1,0 +1,115 @@
+"""BN-adapt: BatchNorm with the test data's statistics, nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from wildtta.methods.answering import answer_with
+from wildtta.methods.base import BatchStatistics, Method
+from wildtta.methods.gradient import help_text
+from wildtta.methods.registry import register
+from wildtta.network.selection import Scope
+from wildtta.network.statistics import Moments, norm_statistics, unbiased
+from wildtta.outcome import Answer, Output, StepReport
+
+if TYPE_CHECKING:
+    from wildtta.engine import Engine
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class BNAdapt(Method):
+    """BatchNorm statistics of the test data (Nado et al. 2020; Schneider et al., NeurIPS 2020).
+
+        μ = N/(N+n) · μ_source + n/(N+n) · μ_batch,   σ² likewise,   n: samples in the batch
+
+    N = ``prior`` is how many samples the source's statistics are worth; 0: the batch's alone. With ``momentum`` a running
+    average of the batches' statistics is kept as well, r ← (1 − m)·r + m·batch (unbiased variance), which
+    ``use="running"`` normalises by: the form for small batches. Networks without BatchNorm have nothing to adapt.
+    Papers: https://arxiv.org/abs/2006.10963, https://arxiv.org/abs/2006.16971. Recorded code: ``norm`` of
+    https://github.com/DequanWang/tent.
+    """
+
+    name: ClassVar[str] = "bn-adapt"
+    title: ClassVar[str] = "BN-adapt"
+    paper: ClassVar[str] = "Schneider et al., NeurIPS 2020, https://arxiv.org/abs/2006.16971"
+    updates: ClassVar[str] = "statistics of BatchNorm layers"
+    batch_of_one: ClassVar[str] = "yes, with prior or use='running'; else one image's statistics are all there is"
+    passes: ClassVar[str] = "1 / 0"
+    prediction: ClassVar = "after the update"
+    scope: ClassVar[Scope] = "nothing"
+    batch_statistics: ClassVar[BatchStatistics] = "source"
+
+    prior: float = help_text("N: how many samples the source's statistics are worth", 0.0)
+    momentum: float | None = help_text("weight of a batch in the running average; None: no average is kept", None)
+    fresh: bool = help_text("the running average starts at (0, 1) and not at the source's statistics", False)
+    use: Literal["batch", "running"] = help_text("normalise by the (mixed) batch's or by the running statistics", "batch")
+
+    def __post_init__(self) -> None:
+        if not self.prior >= 0:
+            raise ValueError(f"prior must be at least 0 (0: the batch's statistics alone), got {self.prior!r}")
+        if self.momentum is not None and not 0 < self.momentum <= 1:
+            raise ValueError(f"momentum must lie in (0, 1] or be None (no running average), got {self.momentum!r}")
+        if self.use not in ("batch", "running"):
+            raise ValueError(f"use must be 'batch' or 'running', got {self.use!r}")
+        if self.use == "running" and self.momentum is None:
+            raise ValueError("use='running' needs a running average; give momentum, for instance 0.1")
+
+    def mixes_samples(self, engine: Engine) -> bool:
+        return True
+
+    def declare(self, engine: Engine) -> dict[str, Tensor]:
+        statistics = norm_statistics(engine)
+        if not statistics:
+            raise ValueError(
+                f"bn-adapt changes the statistics of BatchNorm layers, and {type(engine.network.module).__name__} has none "
+                "that keep them; choose another method (lame, tent, sar2 work with every norm)"
+            )
+        if self.momentum is None:
+            return {}
+        mean, variance = statistics.source()
+        if self.fresh:
+            mean, variance = torch.zeros_like(mean), torch.ones_like(variance)
+        return {"running_mean": mean, "running_var": variance}
+
+    def step(self, engine: Engine, images: Tensor) -> Answer:
+        memory = engine.memory
+        running = None if self.momentum is None else (memory["running_mean"].clone(), memory["running_var"].clone())
+        output = self._forward(engine, images, running, learning=True)
+        sound = torch.isfinite(output.logits).all()
+        if running is not None:
+            for name, fresh in zip(("running_mean", "running_var"), running, strict=True):
+                memory[name].copy_(torch.where(sound, fresh, memory[name]))
+        return answer_with(engine, output, forwards=len(images), skipped=~sound, learned=sound & (running is not None))
+
+    def predict(self, engine: Engine, images: Tensor) -> Answer:
+        running = None
+        if self.momentum is not None:
+            running = (engine.memory["running_mean"], engine.memory["running_var"])
+        output = self._forward(engine, images, running, learning=False)
+        return Answer(output, StepReport.of_prediction(output, engine))
+
+    def _forward(self, engine: Engine, images: Tensor, running: Moments | None, learning: bool) -> Output:
+        statistics = norm_statistics(engine)
+        source = statistics.source() if self.prior > 0 else None
+        share = self.prior / (self.prior + len(images))
+
+        def rule(place: slice, batch: Moments, count: int) -> Moments:
+            mean, variance = batch
+            if running is not None and learning:
+                assert self.momentum is not None
+                running[0][place].lerp_(mean.to(running[0].dtype), self.momentum)
+                running[1][place].lerp_(unbiased(variance, count).to(running[1].dtype), self.momentum)
+            if running is not None and self.use == "running":
+                return running[0][place], running[1][place]
+            if source is not None:
+                mean = share * source[0][place] + (1 - share) * mean
+                variance = share * source[1][place] + (1 - share) * variance
+            return mean, variance
+
+        with statistics.chosen(engine, rule):
+            return engine.forward(images, grad=False)

@@ -1,0 +1,105 @@
+"""BatchNorm layers that normalise by chosen moments: mixtures, running averages, teachers' own.
+
+:class:`~wildtta.network.norms.BatchStatistics` switches between the source's moments and the batch's. Some methods want
+others (a source–test mixture, an average over batches), with or without a gradient through them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from wildtta.network.norms import is_batch_norm
+
+if TYPE_CHECKING:
+    from wildtta.engine import Engine
+
+Moments = tuple[Tensor, Tensor]
+"""Mean and variance per channel."""
+Rule = Callable[[slice, Moments, int], Moments]
+"""From a layer's place in the flat vectors, the batch's mean and (biased) variance and the number of values behind them,
+to the moments that the layer normalises by."""
+
+
+class NormStatistics:
+    """The moments of all BatchNorm layers of a network, seen as two flat vectors.
+
+    A layer that keeps no running moments has no source's either; it always uses the batch's and is left alone.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        found = [module for module in network.modules() if is_batch_norm(module)]
+        self._layers: list[Any] = [layer for layer in found if getattr(layer, "running_mean", None) is not None]
+        ends = torch.tensor([0, *(layer.num_features for layer in self._layers)]).cumsum(0).tolist()
+        self._places = [slice(start, end) for start, end in itertools.pairwise(ends)]
+
+    def __bool__(self) -> bool:
+        return bool(self._layers)
+
+    def source(self) -> Moments:
+        """Copies of the source's means and variances, [channels of all layers]."""
+        if not self._layers:
+            raise ValueError("this network has no BatchNorm layer with running statistics")
+        means = torch.cat([layer.running_mean for layer in self._layers])
+        return means, torch.cat([layer.running_var for layer in self._layers])
+
+    @contextlib.contextmanager
+    def chosen(self, engine: Engine, rule: Rule) -> Iterator[None]:
+        """Within, every layer normalises by what ``rule`` says; gradients flow through it where it lets them.
+
+        The input of a layer is standardised before the layer sees it, and the layer itself is given the moments (0, 1):
+        so whatever a subclass does after normalising (timm's layers activate) still happens. A batch with one value per
+        channel has no variance: there the source's moments are used.
+        """
+        before = [(layer.running_mean, layer.running_var) for layer in self._layers]
+        hooks = []
+        for layer, place, source in zip(self._layers, self._places, before, strict=True):
+
+            def standardise(
+                module: Any, inputs: tuple[Any, ...], place: slice = place, source: Moments = source
+            ) -> tuple[Any, ...]:
+                return (_standardised(inputs[0], module.eps, place, source, rule), *inputs[1:])
+
+            hooks.append(layer.register_forward_pre_hook(standardise))
+            layer.running_mean = torch.zeros_like(layer.running_mean)
+            layer.running_var = torch.full_like(layer.running_var, 1 - layer.eps)
+        compiled, engine.compiled = engine.compiled, None  # a compiled network does not look at new hooks
+        try:
+            yield
+        finally:
+            engine.compiled = compiled
+            for hook in hooks:
+                hook.remove()
+            for layer, (mean, variance) in zip(self._layers, before, strict=True):
+                layer.running_mean, layer.running_var = mean, variance
+
+
+def _standardised(values: Tensor, epsilon: float, place: slice, source: Moments, rule: Rule) -> Tensor:
+    wide = values.to(torch.promote_types(values.dtype, torch.float32))
+    dimensions = [0, *range(2, wide.dim())]
+    count = wide.numel() // max(1, wide.shape[1])
+    if count > 1:
+        variance, mean = torch.var_mean(wide, dim=dimensions, correction=0)
+        mean, variance = rule(place, (mean, variance), count)
+    else:
+        mean, variance = source
+    shape = [1, -1, *[1] * (wide.dim() - 2)]
+    return ((wide - mean.view(shape)) / (variance.view(shape) + epsilon).sqrt()).to(values.dtype)
+
+
+def norm_statistics(engine: Engine) -> NormStatistics:
+    """The network's :class:`NormStatistics`, made once."""
+    kept = engine.companions.get("norm_statistics")
+    if not isinstance(kept, NormStatistics):
+        kept = engine.companions["norm_statistics"] = NormStatistics(engine.network.module)
+    return kept
+
+
+def unbiased(variance: Tensor, count: int) -> Tensor:
+    """The variance with n − 1 in the denominator, as BatchNorm keeps it in its running average."""
+    return variance * (count / (count - 1))
