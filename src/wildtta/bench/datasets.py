@@ -5,9 +5,9 @@ its layout (``<corruption>/<severity>/<class>/``) are read as they are; ``imagen
 :mod:`wildtta.data`. Sets that fit into memory are decoded and corrupted once per process and kept on the device
 (:mod:`wildtta.bench.image_cache`); larger ones stream from their files.
 
-``data_options``: ``split`` (:mod:`wildtta.bench.streaming`); ``count`` and ``seed`` of glyphs; ``corruption_seed``, the
-seed of the corruptions' noise. The noise is part of the data: it stays the same over the cell's seeds, as in the
-published ImageNet-C.
+``data_options``: ``split`` (:mod:`wildtta.bench.streaming`); ``count`` and ``seed`` of glyphs; ``source_images``, how
+many a method may look at (:mod:`wildtta.bench.source_data`); ``corruption_seed``, the seed of the corruptions' noise.
+The noise is part of the data: it stays the same over the cell's seeds, as in the published ImageNet-C.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from wildtta.streams import Domain, Stream
 GLYPH_COUNT = 4000
 """Glyphs in the data set where a cell doesn't say: 20 of each class."""
 
-_OPTIONS = ("split", "count", "seed", "corruption_seed")
+_OPTIONS = ("split", "count", "seed", "corruption_seed", "source_images")
 _OWN_PROTOCOL = {"glyphs": "glyphs", "folder": "native", "shards": "native"}
 _INPUTS_AT_ONCE = 1024
 
@@ -96,6 +96,10 @@ class Images:
     def protocol(self) -> str:
         """The preprocessing that is used, by name."""
         return str(self._protocol)
+
+    def like(self, sets: dict[Domain, ImageSet], *, key: str) -> Images:
+        """Other images, prepared in the same way."""
+        return Images(sets, self._protocol, self._device, key=key, loaders=self._loaders)
 
     def batches(self, stream: Stream) -> Iterator[Tensor]:
         """The stream's batches as network inputs on the device, in order."""

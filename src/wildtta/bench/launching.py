@@ -24,6 +24,7 @@ def launch(
     *,
     journal: str | os.PathLike[str] | None = None,
     root: str | os.PathLike[str] | None = None,
+    source: str | os.PathLike[str] | None = None,
     device: str = "auto",
     per_device: int = 1,
     ray: str | None = None,
@@ -38,6 +39,7 @@ def launch(
         cells: what to run; the same cell twice is run once.
         journal: JSONL file to append to and to resume from; None keeps the rows in memory only.
         root: folder of the data.
+        source: folder of clean source images, for the methods that want some.
         device: ``auto`` (all GPUs, else the CPU), ``cpu``, ``cuda`` (all GPUs), or names with commas.
         per_device: cells at a time on each device.
         ray: ``auto`` or an address: run on a Ray cluster instead of this machine.
@@ -55,7 +57,9 @@ def launch(
     on_gpu = any(name.startswith("cuda") for name in devices)
     share = max(1, (os.cpu_count() or 1) // max(1, len(devices) * per_device))
     decoding = loaders if loaders is not None else min(8, share) if on_gpu else 0
-    conditions = Conditions(root=folder, threads=threads, loaders=decoding)
+    conditions = Conditions(
+        root=folder, source=None if source is None else str(source), threads=threads, loaders=decoding
+    )
     if journal is None:
         return run_cells(cells, _pool(conditions, device, devices, per_device, ray), observer=watching)
     with Journal(journal, say=watching.notice) as book:

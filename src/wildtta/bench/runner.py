@@ -31,6 +31,7 @@ from wildtta.bench.errors import BenchError
 from wildtta.bench.execute import Conditions, Progress
 from wildtta.bench.journal import Row
 from wildtta.bench.models import build_model, weights_digest
+from wildtta.bench.source_data import source_options
 from wildtta.bench.streaming import stream_of
 from wildtta.metrics import Series, Stopwatch, StreamMeter, peak_memory, reset_peak_memory
 from wildtta.metrics.series import thin
@@ -76,7 +77,6 @@ def run_cell(
         "wall_s": round(time.perf_counter() - began, 3),
         "device": _device_name(place),
         "protocol": images.protocol,
-        "data_note": images.note,
     }
 
 
@@ -91,7 +91,8 @@ def _measured(
 ) -> dict[str, Any]:
     diagnostics = Diagnostics(cell, network, images, stream)
     diagnostics.before()
-    model = _adapter(cell, conditions, network, images)
+    from_source, note = source_options(cell, images, conditions.source, device)
+    model = _adapter(cell, network, from_source)
     labels = torch.from_numpy(images.labels[stream.index]).to(device)
     meter, series = StreamMeter(labels), Series()
     watch = Stopwatch(device, stream.batch_count)
@@ -120,15 +121,14 @@ def _measured(
             "peak_mb": round(peak_memory(device), 1),
         },
         "diagnostics": diagnostics.after(record),
+        "data_note": "; ".join(filter(None, (images.note, note))),
     }
 
 
-def _adapter(cell: Cell, conditions: Conditions, network: nn.Module, images: Images) -> Any:
+def _adapter(cell: Cell, network: nn.Module, from_source: dict[str, Any]) -> Any:
     import wildtta
 
-    options = dict(cell.options)
-    options.setdefault("batch_size", cell.batch_size)
-    return wildtta.adapt(network, cell.method, **options)
+    return wildtta.adapt(network, cell.method, **{"batch_size": cell.batch_size, **from_source, **cell.options})
 
 
 def _last(model: Any) -> dict[str, Any]:

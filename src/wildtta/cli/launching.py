@@ -17,6 +17,9 @@ from wildtta.bench.errors import BenchError
 from wildtta.bench.journal import Row
 
 Data = Annotated[Path | None, typer.Option("--data", help="Folder (or zip) of the data.", metavar="DIR")]
+Source = Annotated[
+    Path | None, typer.Option("--source", help="Clean source images, for methods that want some (EATA).", metavar="DIR")
+]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda (all GPUs), or names with commas: cuda:0,cuda:1.")]
 PerDevice = Annotated[int, typer.Option(min=1, help="Cells at a time on each device; small networks leave a GPU idle.")]
 Ray = Annotated[str | None, typer.Option(help="Run on a Ray cluster: auto, or its address.", metavar="auto|ADDRESS")]

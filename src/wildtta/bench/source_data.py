@@ -1,0 +1,75 @@
+"""Clean source images for the methods that look at some before they adapt (EATA's Fisher information and the like).
+
+A method says that it wants them by a field of type ``SourceImages``; a cell that doesn't fill it gets glyphs of the
+training split on glyphs, else images of the folder that ``--source`` names. As the data's own folder, the source's is
+not part of a cell's identity; the row's ``data_note`` tells what was used.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wildtta.bench.cell import Cell
+from wildtta.bench.datasets import Images
+from wildtta.bench.errors import BenchError
+from wildtta.data import ImageSet, open_data
+from wildtta.data.glyphs import Glyphs
+from wildtta.methods.registry import config_classes
+from wildtta.streams import Domain, Stream, balanced_subset
+
+SOURCE_COUNT = 2000
+"""Source images where ``data_options`` has no ``source_images``: as many as EATA's authors take."""
+
+
+class SourceBatches:
+    """Batches of network inputs, read anew in every iteration; never all in memory."""
+
+    def __init__(self, images: Images, stream: Stream) -> None:
+        self._images = images
+        self._stream = stream
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return self._images.batches(self._stream)
+
+
+def wanted_source_fields(cell: Cell) -> list[str]:
+    """Names of the method's fields for source images that the cell leaves open."""
+    fields = dataclasses.fields(config_classes()[cell.method])
+    return [entry.name for entry in fields if "SourceImages" in str(entry.type) and entry.name not in cell.options]
+
+
+def source_options(cell: Cell, images: Images, root: str | None, device: torch.device) -> tuple[dict[str, Any], str]:
+    """The method's source images as options for :func:`wildtta.adapt`, and a note about them; nothing where none are wanted."""
+    wanted = wanted_source_fields(cell)
+    if not wanted:
+        return {}, ""
+    count = int(cell.data_options.get("source_images", SOURCE_COUNT))
+    source: ImageSet
+    if cell.data == "glyphs":
+        source, where = Glyphs(count, split="train"), "glyphs of the training split"
+    elif root is None:
+        raise BenchError(
+            f"{cell.method} looks at clean source images before it adapts; name a folder (or zip) of them with --source"
+        )
+    else:
+        source, where = open_data("folder", root), os.path.basename(os.path.normpath(root))
+    chosen = balanced_subset(source.labels, count)
+    # In class order a batch would hold one class; the order is part of what the method computes.
+    order = np.random.default_rng(0).permutation(chosen)
+    domain = Domain("clean")
+    stream = Stream(
+        scenario="source",
+        domains=(domain,),
+        domain=np.zeros(len(order), dtype=np.int64),
+        index=order,
+        batch_size=64,
+    )
+    opened = images.like({domain: source}, key=f"source|{cell.data}|{root and os.path.abspath(root)}|{count}")
+    return {name: SourceBatches(opened, stream) for name in wanted}, f"{len(order)} source images: {where}"
