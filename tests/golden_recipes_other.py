@@ -84,3 +84,40 @@ def rotta(folder: Folder, name: str, case: dict[str, Any]) -> Outcome:
         return [f"another {name}" for name, value in ours.items() if not np.allclose(value, trace[name][step], atol=1e-9)]
 
     return run_stream(folder, case, adapter, check).against(trace, case["T"])
+
+
+@recipe("CoTTA", "cotta")
+def cotta(folder: Folder, name: str, case: dict[str, Any]) -> Outcome:
+    hyper, trace = case["hyper"], folder.trace(name)
+    network = folder.network(case["model"])
+    starts = np.cumsum([0, *(parameter.numel() for parameter in network.parameters())])
+    steps = iter(range(case["T"]))
+
+    def recorded_mask(size: int, generator: torch.Generator) -> Tensor:
+        rows = trace["restore"][trace["restore"][:, 0] == next(steps)]
+        mask = torch.zeros(size, dtype=torch.bool)
+        mask[torch.from_numpy(starts[rows[:, 1]] + rows[:, 2])] = True
+        return mask
+
+    adapter = wildtta.adapt(
+        network,
+        "cotta",
+        lr=hyper["lr"],
+        optimizer=hyper["opt"],
+        momentum=hyper["momentum"],
+        nesterov=False,
+        views=hyper["N"],
+        teacher_keep=hyper["mt_alpha"],
+        restore=hyper["rst_m"],
+        confidence=hyper["ap"],
+        symmetric=hyper["variant"] == "imagenet",
+        augment=mirrored,
+        restore_mask=recorded_mask,
+    )
+
+    def check(step: int, model: wildtta.Adapter) -> list[str]:
+        teacher = model.online_state()["memory/teacher"].norm().item()
+        recorded = trace["x_teacher_norm"][step]
+        return [] if abs(teacher / recorded - 1) < 1e-8 else [f"teacher's norm {teacher}, recorded {recorded}"]
+
+    return run_stream(folder, case, adapter, check).against(trace, case["T"])

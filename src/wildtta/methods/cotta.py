@@ -1,0 +1,167 @@
+"""CoTTA: a teacher's averaged predictions, and weights that are now and then put back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from wildtta.methods.answering import answer_with
+from wildtta.methods.base import Method
+from wildtta.methods.gradient import help_text
+from wildtta.methods.registry import register
+from wildtta.network.selection import Scope
+from wildtta.outcome import Answer, Output, StepReport
+from wildtta.parts.jitter import jitter
+from wildtta.parts.optimizers import FlatOptimizer, OptimizerKind
+from wildtta.parts.pixels import Level, pixel_scale
+from wildtta.parts.randomness import next_generator, no_draws_yet
+from wildtta.precision import losses_in_full_precision
+
+if TYPE_CHECKING:
+    from wildtta.engine import Engine
+
+
+def consistency(student: Tensor, teacher: Tensor, *, symmetric: bool) -> Tensor:
+    """Cross-entropy per sample between two predictions: H(teacher, student), or the mean of both directions."""
+    forwards = -(teacher.softmax(-1) * student.log_softmax(-1)).sum(-1)
+    if not symmetric:
+        return forwards
+    return 0.5 * forwards - 0.5 * (student.softmax(-1) * teacher.log_softmax(-1)).sum(-1)
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class CoTTA(Method):
+    """Continual test-time adaptation (Wang et al., CVPR 2022).
+
+        min over all parameters of  mean_b H(p_teacher(x_b), p_student(x_b)),   teacher ← m·teacher + (1 − m)·student
+
+    The teacher's logits are averaged over random views where the source network's mean confidence in the batch is below
+    ``confidence``. After each step every weight goes back to its source value with probability ``restore``. The teacher
+    answers. Defaults are its authors' for ImageNet; for CIFAR theirs are optimizer="adam", lr=1e-3, teacher_keep=0.99 (or
+    0.999), restore=0.01, confidence=0.9 (or 0.72), symmetric=False.
+    Paper: https://arxiv.org/abs/2203.13591. Code of its authors: https://github.com/qinenergy/cotta.
+
+    ``augment`` is called as ``augment(images, generator)`` with network inputs and gives as many; None:
+    :func:`wildtta.parts.jitter.jitter` on pixels. ``restore_mask`` is called as ``restore_mask(size, generator)`` and gives
+    which of the ``size`` learned values (in the network's order) go back, as booleans; None: independent draws.
+    """
+
+    name: ClassVar[str] = "cotta"
+    title: ClassVar[str] = "CoTTA"
+    paper: ClassVar[str] = "Wang et al., CVPR 2022, https://arxiv.org/abs/2203.13591"
+    updates: ClassVar[str] = "all parameters; a teacher of them"
+    passes: ClassVar[str] = "3 (35 where the source network is unsure) / 1"
+    prediction: ClassVar = "teacher"
+    scope: ClassVar[Scope] = "everything"
+
+    lr: float = help_text("learning rate", 0.01)
+    optimizer: OptimizerKind = help_text("sgd (with momentum), adam or adamw", "sgd")
+    momentum: float = help_text("SGD momentum", 0.9)
+    nesterov: bool = help_text("Nesterov momentum", True)
+    teacher_keep: float = help_text("m: weight of the old teacher", 0.999)
+    restore: float = help_text("probability that a weight goes back to the source", 0.001)
+    confidence: float = help_text("views are averaged where the source's mean confidence is below this", 0.1)
+    views: int = help_text("random views to average", 32)
+    symmetric: bool = help_text("cross-entropy in both directions", True)
+    augment: Callable[[Tensor, torch.Generator], Tensor] | None = help_text("makes a view; None: jitter", None)
+    restore_mask: Callable[[int, torch.Generator], Tensor] | None = help_text("which weights go back; None: draws", None)
+    mean: Level = help_text("pixel mean of the preprocessing (for the jitter); None: the network's, or the range", None)
+    std: Level = help_text("pixel std of the preprocessing", None)
+    seed: int = help_text("seed of views and restores", 0)
+
+    def __post_init__(self) -> None:
+        if not (self.lr > 0 and math.isfinite(self.lr)):
+            raise ValueError(f"lr must be a positive number, got {self.lr!r}")
+        for name in ("teacher_keep", "restore", "momentum"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must lie between 0 and 1, got {getattr(self, name)!r}")
+        if self.views < 1:
+            raise ValueError(f"views must be at least 1, got {self.views}")
+        self._optimizer()
+
+    @classmethod
+    def example_options(cls, images: Tensor) -> dict[str, Any]:
+        return {"views": 2} if images.dim() == 4 else {"views": 2, "augment": lambda inputs, generator: inputs}
+
+    def _optimizer(self) -> FlatOptimizer:
+        return FlatOptimizer(self.optimizer, momentum=self.momentum, nesterov=self.nesterov)
+
+    def declare(self, engine: Engine) -> dict[str, Tensor]:
+        assert engine.source is not None
+        return {"teacher": engine.source.clone(), **self._optimizer().first_state(engine.source), **no_draws_yet()}
+
+    def predict(self, engine: Engine, images: Tensor) -> Answer:
+        with engine.at(engine.memory["teacher"], back_to=engine.learnables.vector()):
+            output = engine.forward(images, grad=False)
+        return Answer(output, StepReport.of_prediction(output, engine))
+
+    def step(self, engine: Engine, images: Tensor) -> Answer:
+        memory, learnables = engine.memory, engine.learnables
+        theta = learnables.vector()
+        target, passed, finite = self._target(engine, images, theta)
+        if not finite:
+            return answer_with(engine, target, forwards=passed, skipped=True)
+        student = engine.forward(images, grad=True)
+        with losses_in_full_precision(images.device):
+            loss = consistency(student.logits, target.logits, symmetric=self.symmetric).mean()
+            gradient = learnables.gradient(loss)
+        updated, state = self._optimizer().update(theta, gradient, memory, self.lr)
+        state["teacher"] = self.teacher_keep * memory["teacher"] + (1 - self.teacher_keep) * updated
+        assert engine.source is not None
+        restored = torch.where(self._going_back(engine), engine.source, updated)
+        sound = torch.isfinite(updated).all() & torch.isfinite(gradient).all()
+        for name, value in state.items():
+            memory[name].copy_(torch.where(sound, value, memory[name]))
+        learnables.assign(torch.where(sound, restored, theta))
+        return answer_with(
+            engine,
+            target,
+            forwards=passed + len(images),
+            backwards=len(images),
+            learned=sound,
+            skipped=~sound,
+            loss=loss.detach(),
+            gradient_norm=gradient.norm(),
+        )
+
+    def _target(self, engine: Engine, images: Tensor, theta: Tensor) -> tuple[Output, int, bool]:
+        """The teacher's answer, the samples passed for it, and whether it is finite."""
+        assert engine.source is not None
+        with engine.at(engine.source, back_to=theta):
+            anchor = engine.forward(images, grad=False).logits
+        with engine.at(engine.memory["teacher"], back_to=theta):
+            plain = engine.forward(images, grad=False)
+            finite = torch.isfinite(images).all() & torch.isfinite(plain.logits).all()
+            unsure = anchor.softmax(-1).amax(-1).mean() < self.confidence
+            is_finite, is_unsure = torch.stack([finite, unsure]).tolist()  # the one read
+            if not (is_finite and is_unsure):
+                return plain, 2 * len(images), is_finite
+            generator = next_generator(engine.memory, self.seed, images.device)
+            total = torch.zeros_like(plain.logits)
+            for _ in range(self.views):
+                total += engine.forward(self._view(engine, images, generator), grad=False).logits
+        return plain.answering(total / self.views), (2 + self.views) * len(images), True
+
+    def _view(self, engine: Engine, images: Tensor, generator: torch.Generator) -> Tensor:
+        if self.augment is not None:
+            return self.augment(images, generator)
+        scale = pixel_scale(engine.network.module, images, self.mean, self.std)
+        return scale.inputs(jitter(scale.pixels(images), generator))
+
+    def _going_back(self, engine: Engine) -> Tensor:
+        size, device = engine.learnables.size, engine.device
+        generator = next_generator(engine.memory, self.seed, device)
+        if self.restore_mask is None:
+            return torch.rand(size, generator=generator, device=device) < self.restore
+        mask = self.restore_mask(size, generator)
+        if mask.shape != (size,) or mask.dtype != torch.bool:
+            raise ValueError(
+                f"restore_mask must give {size} booleans, one per learned value, got {mask.dtype} {tuple(mask.shape)}"
+            )
+        return mask.to(device)
