@@ -10,6 +10,7 @@ import torch
 
 import wildtta
 from golden_cases import LN_C, Folder, Outcome, Trace, largest_difference, recipe, run_stream
+from wildtta.parts.destruction import permute_patches, permute_pixels
 
 Check = Callable[[int, wildtta.Adapter], list[str]]
 
@@ -71,3 +72,96 @@ def eata(folder: Folder, name: str, case: dict[str, Any]) -> Outcome:
 @recipe("RDumb", "rdumb")
 def rdumb(folder: Folder, name: str, case: dict[str, Any]) -> Outcome:
     return run_eta(folder, name, case, "rdumb", reset_every=case["hyper"]["reset_every"])
+
+
+class RecordedPatches:
+    """Patch permutations as they were recorded, in their order: a public ``destruction``."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.orders = torch.from_numpy(trace["perm"].astype(np.int64))
+        self.at = 0
+
+    def __call__(self, images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        order = self.orders[self.at : self.at + len(images)]
+        self.at += len(images)
+        return permute_patches(images, order, grid=4)
+
+
+class RecordedPixels:
+    """One recorded pixel permutation per step that destroyed anything."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.orders = iter(torch.from_numpy(trace["pixel_perm"].astype(np.int64)))
+
+    def __call__(self, images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        return permute_pixels(images, next(self.orders))
+
+
+def plpd_complaints(trace: Trace, step: int, model: wildtta.Adapter, candidates: np.ndarray) -> list[str]:
+    """The selection against the recorded PLPD of the samples that passed the first filter."""
+    recorded = trace["plpd"][step][: candidates.sum()]
+    mask = candidates.copy()
+    mask[candidates] = recorded > 0.2
+    return [] if np.array_equal(model.last.mask.numpy(), mask) else ["another selection"]
+
+
+@recipe("DeYO", "deyo")
+def deyo(folder: Folder, name: str, case: dict[str, Any]) -> Outcome:
+    hyper, trace = case["hyper"], folder.trace(name)
+    kind = hyper["aug_type"]
+    destruction = {"patch": RecordedPatches, "pixel": RecordedPixels, "occ": lambda trace: "occlusion"}[kind](trace)
+    adapter = wildtta.adapt(
+        folder.network(case["model"]),
+        "deyo",
+        lr=hyper["lr"],
+        momentum=hyper["momentum"],
+        reliable=hyper["deyo_margin"] / LN_C,
+        margin=hyper["margin_e0"] / LN_C,
+        plpd=hyper["plpd_threshold"],
+        destruction=destruction,
+        grid=hyper["patch_len"],
+    )
+
+    def check(step: int, model: wildtta.Adapter) -> list[str]:
+        candidates = trace["entropy0"][step] < hyper["deyo_margin"]
+        complaints = plpd_complaints(trace, step, model, candidates)
+        if int(model.last.forwards) != case["batch"] + int(trace["x_n_ent"][step]):
+            complaints.append(f"{int(model.last.forwards)} forwards")
+        if int(model.last.backwards) != int(trace["x_n_final"][step]):
+            complaints.append(f"{int(model.last.backwards)} backwards")
+        return complaints
+
+    return run_stream(folder, case, adapter, check).against(trace, case["T"])
+
+
+@recipe("ReCAP", "recap")
+def recap(folder: Folder, name: str, case: dict[str, Any]) -> Outcome:
+    hyper, trace = case["hyper"], folder.trace(name)
+    with np.load(folder.path / "cases" / f"recap_sigma_{case['model']}.f64.npz", allow_pickle=False) as file:
+        sigma = torch.from_numpy(file["sigma"])
+    adapter = wildtta.adapt(
+        folder.network(case["model"]),
+        "recap",
+        lr=hyper["lr"],
+        momentum=hyper["momentum"],
+        region_reliable=hyper["margin"] / LN_C,
+        margin=hyper["margin_L0"] / LN_C,
+        instability=hyper["weight_reg"],
+        largest_weight=hyper["reweight_threshold"],
+        tau=hyper["weight_tau"],
+        plpd=hyper["plpd_threshold"],
+        recovery=hyper["reset_constant"],
+        sigma=sigma,
+        destruction=RecordedPatches(trace),
+        grid=hyper["patch_len"],
+    )
+
+    def check(step: int, model: wildtta.Adapter) -> list[str]:
+        complaints = plpd_complaints(trace, step, model, trace["x_L_RE"][step] < hyper["margin"])
+        if int(model.last.resets) != int(trace["x_reset"][: step + 1].sum()):
+            complaints.append("another number of resets")
+        if not np.isclose(float(model.last.e_m), trace["x_ema"][step], rtol=1e-8, atol=1e-10, equal_nan=True):
+            complaints.append(f"e_m {float(model.last.e_m)} recorded {trace['x_ema'][step]}")
+        return complaints
+
+    return run_stream(folder, case, adapter, check).against(trace, case["T"])
