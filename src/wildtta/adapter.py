@@ -17,9 +17,10 @@ from wildtta.methods.base import Method
 from wildtta.methods.gradient import GradientMethod
 from wildtta.network import Network
 from wildtta.network.norms import BatchStatistics
-from wildtta.network.probe import logits_of, with_logits
+from wildtta.network.output import logits_of, with_logits, without_graph
 from wildtta.outcome import Answer, StepReport
 from wildtta.parts.learnables import Learnables
+from wildtta.parts.objectives import entropy
 from wildtta.precision import Precision, fastest_precision
 from wildtta.state_file import fingerprint, read_state, write_state
 
@@ -111,10 +112,7 @@ class Adapter(nn.Module):
         self._check_in_use()
         self._validate(images)
         engine = self._engine
-        if engine.batch_size is None:
-            engine.batch_size = len(images)
-        engine.see(tuple(images.shape[1:]))
-        with torch.inference_mode(False), torch.enable_grad():
+        with torch.inference_mode(False), torch.enable_grad(), self._first_sight(images):
             images = images.detach()
             if images.is_inference():
                 images = images.clone()
@@ -124,7 +122,21 @@ class Adapter(nn.Module):
             answer = self._answer(images)
         self._rank = images.dim()
         self._last = answer.report
-        return _without_graph(answer.output.raw, answer.output.logits)
+        return without_graph(answer.output.raw)
+
+    @contextlib.contextmanager
+    def _first_sight(self, images: Tensor) -> Iterator[None]:
+        """The first batch tells batch size and image shape; one that fails tells nothing, a paused one no batch size."""
+        engine = self._engine
+        before = engine.batch_size, engine.image_shape
+        if engine.batch_size is None and not self._paused:
+            engine.batch_size = len(images)
+        engine.see(tuple(images.shape[1:]))
+        try:
+            yield
+        except BaseException:
+            engine.batch_size, engine.image_shape = before
+            raise
 
     def _one_pass(self, images: Tensor, precision: Precision) -> None:
         """One forward and, where something learns, one backward pass at ``precision``, for timing."""
@@ -164,10 +176,16 @@ class Adapter(nn.Module):
             rows[kept] = answer.output.logits.detach()
         answer.output.logits = rows
         answer.output.raw = with_logits(answer.output.raw, rows.to(logits_of(answer.output.raw).dtype))
-        answer.report.seen = torch.tensor(len(images))
+        report = answer.report
+        report.seen = torch.tensor(len(images))
+        report.entropies = entropy(rows)
+        report.mask = torch.zeros_like(report.entropies, dtype=torch.bool)
+        report.forwards = report.computed_forwards = torch.tensor(len(kept))
+        if not len(kept):
+            report.used_redundancy = report.used_inequity = torch.full((), torch.nan)
         if not self._paused:
-            engine.count(skipped=1)
-            answer.report.skipped = engine.memory["skipped"].clone()
+            engine.count(skipped=1, forwards=len(kept), computed_forwards=len(kept))
+            report.skipped = engine.memory["skipped"].clone()
         return answer
 
     def _validate(self, images: Tensor) -> None:
@@ -198,7 +216,9 @@ class Adapter(nn.Module):
                 f"the images are on {images.device}, the network on {reference.device}; "
                 f"move them with images.to({str(reference.device)!r})"
             )
-        casts = torch.is_autocast_enabled(images.device.type) or self._engine.precision == "bf16" or self._precision_open
+        casts = (
+            torch.is_autocast_enabled(images.device.type) or self._engine.precision == "bf16" or self._precision_open
+        )
         if not casts and images.dtype != reference.dtype:
             raise TypeError(
                 f"the images are {images.dtype}, the network is {reference.dtype}; convert them with "
@@ -211,22 +231,25 @@ class Adapter(nn.Module):
     def last(self) -> StepReport:
         """What happened in the last call. Tensors: reading one is what synchronises."""
         if self._last is None:
-            raise AttributeError("there is no last step yet: call the adapter on a batch first")
+            raise RuntimeError("there is no last step yet: call the adapter on a batch first")
         return self._last
 
     @property
     def cost(self) -> Cost:
         """Forward and backward passes so far, in samples."""
+        self._check_in_use()
         return Cost(self._engine.memory)
 
     @property
     def learning_rate(self) -> float:
         """The learning rate in force (the method's rule, once the first batch has told the batch size)."""
+        self._check_in_use()
         return self._engine.lr
 
     @property
     def learned_parameters(self) -> list[str]:
         """Names of the parameters that learn."""
+        self._check_in_use()
         return list(self._engine.learnables.names) if self._engine.learns else []
 
     @contextlib.contextmanager
@@ -241,7 +264,8 @@ class Adapter(nn.Module):
     def reset(self) -> None:
         """Everything as on the first day: parameters, momentum, bank, averages, counters."""
         self._check_in_use()
-        self._engine.reset()
+        with torch.inference_mode(False):
+            self._engine.reset()
         self._last = None
         self._rank = self._facts.input_rank
 
@@ -250,7 +274,8 @@ class Adapter(nn.Module):
         self._check_in_use()
         engine = self._engine
         if engine.learns and engine.source is not None:
-            engine.learnables.assign(engine.source)
+            with torch.inference_mode(False):
+                engine.learnables.assign(engine.source)
         if self._batch_statistics is not None:
             self._batch_statistics.remove()
         for name, module in self.network.named_modules():
@@ -280,6 +305,7 @@ class Adapter(nn.Module):
 
     def save(self, path: str | Path) -> None:
         """Write the online state alone (safetensors, atomically); a run that loads it goes on bit for bit."""
+        self._check_in_use()
         engine = self._engine
         facts = {
             "method": self.method.name,
@@ -297,6 +323,10 @@ class Adapter(nn.Module):
     def load(self, path: str | Path) -> None:
         """Go on where :meth:`save` left off; a state of another method, network or format is refused with the reason."""
         self._check_in_use()
+        with torch.inference_mode(False):
+            self._resume(path)
+
+    def _resume(self, path: str | Path) -> None:
         tensors, facts = read_state(path)
         if facts["method"] != self.method.name:
             raise ValueError(f"{path} is a state of {facts['method']!r}, this adapter runs {self.method.name!r}")
@@ -317,7 +347,7 @@ class Adapter(nn.Module):
         if changed:
             warnings.warn(
                 f"{path} was saved with other values of {', '.join(changed)}; going on with this adapter's",
-                stacklevel=2,
+                stacklevel=3,
             )
         if engine.learns:
             values = {name: tensors[f"parameters/{name}"] for name in engine.learnables.names}
@@ -338,10 +368,11 @@ class Adapter(nn.Module):
         return self
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Adapter:
-        """``.to``, ``.cuda``, ``.double``…: the online state follows the network."""
+        """``.to``, ``.cuda``, ``.double``…: the online state follows the network; float16 is refused before it happens."""
+        if "_engine" in self.__dict__ and fn(torch.empty_like(self._facts.head.weight[:0])).dtype == torch.float16:
+            raise TypeError(_HALF_ADVICE.format("this would make the parameters float16"))
         super()._apply(fn, recurse)
         if "_engine" in self.__dict__:
-            refuse_half_precision(self.network)
             with torch.inference_mode(False):
                 self._engine.moved()
             self._graphs = self._new_graphs()
@@ -366,39 +397,18 @@ class Adapter(nn.Module):
         return "Adapter(\n  " + "\n  ".join(lines) + "\n)"
 
 
+_HALF_ADVICE = (
+    "{}: updates of norm parameters vanish in it. Use network.float() with precision='bf16' "
+    "(or torch.autocast with bfloat16)"
+)
+
+
 def refuse_half_precision(network: nn.Module) -> None:
     """float16 parameters lose small updates and overflow in entropies: they are refused with advice."""
     halves = [name for name, parameter in network.named_parameters() if parameter.dtype == torch.float16]
     if halves:
-        raise TypeError(
-            f"{len(halves)} parameters are float16 (for instance {halves[0]}): updates of norm parameters vanish in it. Use "
-            "network.float() with precision='bf16' (or torch.autocast with bfloat16)"
-        )
+        raise TypeError(_HALF_ADVICE.format(f"{len(halves)} parameters are float16 (for instance {halves[0]})"))
 
 
 def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, bool | int | float | str)
-
-
-def _detached(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.detach()
-    if isinstance(value, tuple | list) and type(value) in (tuple, list):
-        return type(value)(_detached(item) for item in value)
-    return value
-
-
-def _without_graph(raw: Any, logits: Tensor) -> Any:
-    """What the caller gets: the network's own object, every tensor in it without a graph."""
-    if isinstance(raw, Tensor):
-        return raw.detach()
-    twin = with_logits(raw, logits_of(raw).detach())
-    fields = twin if isinstance(twin, Mapping) else vars(twin)
-    for name, value in list(fields.items()):
-        detached = _detached(value)
-        if detached is not value:
-            if isinstance(twin, Mapping):
-                twin[name] = detached  # type: ignore[index]
-            else:
-                setattr(twin, name, detached)
-    return twin

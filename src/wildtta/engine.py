@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from wildtta.network import Network
-from wildtta.network.probe import logits_of
+from wildtta.network.output import logits_of
 from wildtta.outcome import Output
 from wildtta.parts.learnables import Learnables
 from wildtta.precision import Precision, precision_context
@@ -97,6 +97,15 @@ class Engine:
         self.share = None
         self.host_steps = 0
         self.known_bank_rows = 0
+
+    def restart(self) -> None:
+        """What learning changed as on the first day (an episode ends); what the first batch told, and the counters, stay."""
+        kept = {name: self.memory[name].clone() for name in COUNTERS}
+        batch_size, share = self.batch_size, self.share
+        self.reset()
+        self.batch_size, self.share = batch_size, share
+        for name, value in kept.items():
+            self.memory[name].copy_(value)
 
     def see(self, image_shape: tuple[int, ...]) -> None:
         """Learn the shape of an image; state that was declared without it is declared again."""

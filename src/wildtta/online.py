@@ -48,12 +48,12 @@ class Learned:
 def online_step(method: GradientMethod, engine: Engine, images: Tensor) -> Answer:
     """Answer a batch, then learn from it; with ``steps`` above 1 the last prediction is the answer, as in Tent's code."""
     if method.episodic:
-        batch_size, share = engine.batch_size, engine.share
-        engine.reset()
-        engine.batch_size, engine.share = batch_size, share
+        engine.restart()
     answer = _one_update(method, engine, images)
     for _ in range(method.steps - 1):
-        answer = _one_update(method, engine, images)
+        earlier, answer = answer.report, _one_update(method, engine, images)
+        for name in ("forwards", "backwards", "computed_forwards", "computed_backwards"):
+            setattr(answer.report, name, getattr(earlier, name) + getattr(answer.report, name))
     return answer
 
 
@@ -190,7 +190,16 @@ def _refreshed_before(method: GradientMethod, engine: Engine, seen: Look) -> Ite
         return
     engine.bank_before = {name: value.clone() for name, value in engine.memory.items() if name.startswith("bank_")}
     method.remember(engine, seen.first, seen.lesson, seen.finite)
-    yield
+    try:
+        yield
+    finally:
+        _put_bank_back(engine)
+
+
+def _put_bank_back(engine: Engine) -> None:
+    for name, value in engine.bank_before.items():
+        engine.memory[name].copy_(value)
+    engine.bank_before = {}
 
 
 def _nothing(engine: Engine) -> Learned:
@@ -264,9 +273,7 @@ def _finish(
     method: GradientMethod, engine: Engine, first: Output, lesson: Lesson, learned: Learned, finite: Tensor
 ) -> Answer:
     """Clip, guard, update, recover, remember, count. Everything stays on the device."""
-    for name, value in engine.bank_before.items():
-        engine.memory[name].copy_(value)
-    engine.bank_before = {}
+    _put_bank_back(engine)
     memory, learnables, last = engine.memory, engine.learnables, learned.last
     theta = learnables.vector()
     gradient = clip_gradient(learned.gradient, value=method.clip_value, norm=method.clip_norm)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from wildtta.network.probe import logits_of, with_logits
+from wildtta.network.output import logits_of, with_logits
 from wildtta.parts.objectives import entropy, inequity, redundancy
 
 if TYPE_CHECKING:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from wildtta.network.output import logits_of
 
 _IMAGE_SIDES = (32, 64, 224, 28, 96, 128, 256, 299, 384, 448, 512, 16, 8)
 
@@ -27,33 +28,6 @@ class Execution:
     linear_outputs: dict[str, Tensor] = field(default_factory=dict)
     linear_inputs: dict[str, Tensor] = field(default_factory=dict)
     logits: Tensor | None = None
-
-
-def logits_of(output: Any) -> Tensor:
-    """The logits in what a network returned: the tensor itself, ``output.logits``, or ``output["logits"]``."""
-    if isinstance(output, Tensor):
-        return output
-    logits = getattr(output, "logits", None)
-    if logits is None and isinstance(output, Mapping):
-        logits = output.get("logits")
-    if isinstance(logits, Tensor):
-        return logits
-    raise TypeError(
-        f"the network returned {type(output).__name__}; expected a tensor of logits [batch, classes] or an object with "
-        "a .logits tensor. Wrap the network in a module that returns its logits"
-    )
-
-
-def with_logits(raw: Any, logits: Tensor) -> Any:
-    """What a network returned, with other logits: the tensor itself, or a shallow copy of the object."""
-    if isinstance(raw, Tensor):
-        return logits
-    twin = copy.copy(raw)
-    if isinstance(twin, Mapping) and not hasattr(twin, "logits"):
-        twin["logits"] = logits  # type: ignore[index]
-    else:
-        twin.logits = logits
-    return twin
 
 
 def input_convolution(network: nn.Module) -> nn.Module | None:
