@@ -211,6 +211,8 @@ class Adapter(nn.Module):
                 f"expected {facts.input_channels} channels in dimension 1, got shape {tuple(images.shape)}; "
                 "the order is [batch, channels, height, width]"
             )
+        if facts.input_width is not None and images.dim() == 2 and images.shape[1] != facts.input_width:
+            raise ValueError(f"expected samples of {facts.input_width} values, got shape {tuple(images.shape)}")
         if images.device != reference.device:
             raise ValueError(
                 f"the images are on {images.device}, the network on {reference.device}; "

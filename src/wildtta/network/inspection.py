@@ -31,6 +31,8 @@ class Network:
     has_batch_norm: bool
     input_rank: int | None
     input_channels: int | None
+    input_width: int | None
+    """Entries of a sample where samples are vectors (no convolution; a vector was accepted)."""
 
 
 def find_head(network: nn.Module, head: str | nn.Module, seen: Execution | None) -> tuple[str, nn.Linear]:
@@ -181,4 +183,5 @@ def inspect_network(network: nn.Module, head: str | nn.Module = "auto") -> Netwo
         has_batch_norm=any(is_batch_norm(module) for module in network.modules()),
         input_rank=next((size for kind, size in rank.items() if isinstance(convolution, kind)), None),
         input_channels=getattr(convolution, "in_channels", None),
+        input_width=seen.input_shape[0] if seen is not None and len(seen.input_shape) == 1 else None,
     )

@@ -28,6 +28,7 @@ class Execution:
     linear_outputs: dict[str, Tensor] = field(default_factory=dict)
     linear_inputs: dict[str, Tensor] = field(default_factory=dict)
     logits: Tensor | None = None
+    input_shape: tuple[int, ...] = ()
 
 
 def input_convolution(network: nn.Module) -> nn.Module | None:
@@ -79,7 +80,7 @@ def _first_tensor(value: Any) -> Tensor | None:
 
 
 def _watch(network: nn.Module, images: Tensor) -> Execution:
-    seen = Execution()
+    seen = Execution(input_shape=tuple(images.shape[1:]))
     tick = iter(range(1 << 62))
     entered: dict[str, int] = {}
     handles = []
