@@ -293,3 +293,7 @@ def sar2(folder: Folder, name: str, case: dict[str, Any]) -> Outcome:
         if largest_difference(rows, trace["bank"].astype(np.float64)) > 1e-6:
             run.complaints.append("another bank")
     return run.against(trace, steps, **settings)
+
+
+import golden_recipes_gradient  # noqa: E402, F401 - registers its recipes
+import golden_recipes_other  # noqa: E402, F401 - registers its recipes

@@ -165,3 +165,40 @@ def recap(folder: Folder, name: str, case: dict[str, Any]) -> Outcome:
         return complaints
 
     return run_stream(folder, case, adapter, check).against(trace, case["T"])
+
+
+@recipe("ROID", "roid")
+def roid(folder: Folder, name: str, case: dict[str, Any]) -> Outcome:
+    hyper, trace = case["hyper"], folder.trace(name)
+    adapter = wildtta.adapt(
+        folder.network(case["model"]),
+        "roid",
+        lr=hyper["lr"],
+        momentum=hyper["momentum"],
+        nesterov=hyper["nesterov"],
+        temperature=hyper["temperature"],
+        ensembling=hyper["momentum_src"],
+        prediction_keep=hyper["momentum_probs"],
+        prior_correction=hyper["prior_correction"],
+        consistency=hyper["consistency"] == "flip",
+        augment=lambda images, generator: images.flip(-1),
+    )
+
+    def check(step: int, model: wildtta.Adapter) -> list[str]:
+        complaints = []
+        distance = 1 - trace["cosine"][step]
+        distance = (distance - distance.min()) / (distance.max() - distance.min())
+        if not np.array_equal(model.last.mask.numpy(), distance >= distance.mean()):
+            complaints.append("another selection")
+        ours = model.online_state()["memory/mean_prediction"].numpy()
+        if largest_difference(ours, trace["x_class_probs_ema"][step].astype(np.float64)) > 1e-9:
+            complaints.append("another average prediction")
+        return complaints
+
+    if case["batch"] == 1:
+        # The recorded code divides 0 by 0 (D20): its first answer is good, then its weights are NaN. Ours stay finite.
+        run = run_stream(folder, case, adapter)
+        if not np.isfinite(run.norms).all() or not np.isfinite(run.logits).all():
+            run.complaints.append("not finite")
+        return run.against({**trace, "norms": np.asarray(run.norms)}, 1, decided="D20")
+    return run_stream(folder, case, adapter, check).against(trace, case["T"])
