@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import wildtta
-from golden_cases import CLASSES, Folder, Outcome, Run, largest_difference, recipe, run_stream
+from golden_cases import CLASSES, Folder, Outcome, Run, largest_difference, norms_of, recipe, run_stream
 
 
 @recipe("LAME", "lame")
@@ -121,3 +123,76 @@ def cotta(folder: Folder, name: str, case: dict[str, Any]) -> Outcome:
         return [] if abs(teacher / recorded - 1) < 1e-8 else [f"teacher's norm {teacher}, recorded {recorded}"]
 
     return run_stream(folder, case, adapter, check).against(trace, case["T"])
+
+
+@recipe("MEMO", "memo")
+def memo(folder: Folder, name: str, case: dict[str, Any]) -> Outcome:
+    """One image at a time with its recorded views; weights are looked at when the adapted network predicts."""
+    hyper = case["hyper"]
+    with np.load(folder.path / "memo_aug.npz", allow_pickle=False) as file:
+        views, positions = file["aug_u8"], file["pool_idx"]
+    network = folder.network(case["model"])
+    names = [name for name, _ in folder.parameter_sets[case["param_set"]]]
+    recorded = iter(views)
+    adapter = wildtta.adapt(
+        network,
+        "memo",
+        lr=hyper["lr"],
+        optimizer=hyper["opt"],
+        weight_decay=hyper["weight_decay"],
+        steps=hyper["niter"],
+        views=hyper["batch_size"],
+        prior=hyper["prior_strength"],
+        carry=True,
+        augment=lambda image, number, generator: folder.images(next(recorded)),
+    )
+    seen: list[list[float]] = []
+    network.register_forward_pre_hook(lambda module, inputs: seen.append(norms_of(module, names)))
+    run = Run()
+    for position in positions:
+        run.logits.append(adapter(folder.images(folder.pool["pool_u8"][[position]])).numpy())
+        run.norms.append(seen[-1])
+        if (int(adapter.last.forwards), int(adapter.last.backwards)) != (17, 16):
+            run.complaints.append(f"passes {int(adapter.last.forwards)} / {int(adapter.last.backwards)}, expected 17 / 16")
+    return run.against(folder.trace(name), case["T"])
+
+
+TTT_TRUNK = {"0": "conv1", "1": "bn1", "4": "layer1", "5": "layer2"}
+
+
+@recipe("TTT-rotation", "ttt")
+def ttt(folder: Folder, name: str, case: dict[str, Any]) -> Outcome:
+    hyper, trace = case["hyper"], folder.trace(name)
+    network = folder.network(case["model"])
+    stages = [copy.deepcopy(network.layer3), copy.deepcopy(network.layer4)]
+    branch = nn.Sequential(*stages, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 4)).double()
+    branch.load_state_dict(load_file(folder.path / "models" / "ttthead.safetensors"))
+    recorded = iter(torch.from_numpy(trace["rot_labels"]))
+    adapter = wildtta.adapt(
+        network,
+        "ttt",
+        branch=branch,
+        lr=hyper["lr"],
+        copies=hyper["batch_size"],
+        steps=hyper["niter"],
+        episodic=not hyper["online"],
+        augment=lambda copies, generator: copies,
+        turns=lambda number, generator: next(recorded),
+    )
+    assert hyper["shared"] == "layer2"
+    sizes = {name: parameter.numel() for name, parameter in branch.named_parameters()}
+    run = Run()
+    for images in folder.stream(case["stream"])[: case["T"]]:
+        run.logits.append(adapter(images).numpy())
+        trunk = dict(network.named_parameters())
+        head = dict(zip(sizes, adapter.online_state()["memory/branch"].split(list(sizes.values())), strict=True))
+        norms = []
+        for full, _ in folder.parameter_sets[case["param_set"]]:
+            part, place = full.split(".", 1)
+            if part == "head":
+                norms.append(head[place].norm().item())
+            else:
+                number, rest = place.split(".", 1)
+                norms.append(trunk[f"{TTT_TRUNK[number]}.{rest}"].detach().norm().item())
+        run.norms.append(norms)
+    return run.against(trace, case["T"])

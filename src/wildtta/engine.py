@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from wildtta.network import Network
 from wildtta.network.output import logits_of
+from wildtta.network.stages import run_to
 from wildtta.outcome import Output
 from wildtta.parts.learnables import Learnables
 from wildtta.precision import Precision, precision_context
@@ -154,19 +155,8 @@ class Engine:
 
     def forward_to(self, stage: str, images: Tensor, *, grad: bool) -> Tensor:
         """What the module named ``stage`` gives for ``images``; the network is run no further."""
-
-        def stop(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-            raise _Reached(output[0] if isinstance(output, tuple) else output)
-
-        handle = self.network.module.get_submodule(stage).register_forward_hook(stop)
-        try:
-            with torch.set_grad_enabled(grad), precision_context(self.precision, images.device):
-                self.network.module(images)
-        except _Reached as reached:
-            return reached.features
-        finally:
-            handle.remove()
-        raise ValueError(f"the network does not run its module {stage!r}; name another stage")
+        with torch.set_grad_enabled(grad), precision_context(self.precision, images.device):
+            return run_to(self.network.module, stage, images)
 
     def head_logits(self, features: Tensor) -> Tensor:
         """h(z): the linear head alone, in the losses' type."""
@@ -182,14 +172,6 @@ class Engine:
             yield
         finally:
             self.learnables.assign(back_to)
-
-
-class _Reached(Exception):
-    """Carries a stage's output out of a network that is not to be run further."""
-
-    def __init__(self, features: Tensor) -> None:
-        super().__init__("stage reached")
-        self.features = features
 
 
 COUNTERS = ("resets", "skipped", "forwards", "backwards", "computed_forwards", "computed_backwards")

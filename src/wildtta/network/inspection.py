@@ -121,6 +121,13 @@ def _chains(network: nn.Module, norms: list[str], seen: Execution | None) -> lis
     return [names for _, _, names in found]
 
 
+def main_chain(network: nn.Module) -> list[str]:
+    """The siblings that a network is made of (a ResNet's stages, a transformer's blocks), in order; empty: there are none."""
+    seen = probe(network)
+    chains = _chains(network, _norms_in_order(network, seen), seen)
+    return chains[0] if chains else []
+
+
 def _keeps_shape(names: list[str], seen: Execution | None) -> bool:
     if seen is None:
         return True

@@ -1,0 +1,201 @@
+"""MEMO: for each image anew, the network is made sure of itself over many views."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from wildtta.methods.answering import answer_with, finite_rows
+from wildtta.methods.base import BatchStatistics, Method
+from wildtta.methods.gradient import help_text
+from wildtta.methods.registry import register
+from wildtta.network.output import with_logits
+from wildtta.network.selection import Scope
+from wildtta.network.statistics import Moments, norm_statistics, unbiased
+from wildtta.outcome import Answer, Output, StepReport
+from wildtta.parts.augmix import augmix
+from wildtta.parts.optimizers import FlatOptimizer
+from wildtta.parts.pixels import Level, pixel_scale
+from wildtta.parts.randomness import next_generator, no_draws_yet
+from wildtta.precision import losses_in_full_precision
+
+if TYPE_CHECKING:
+    from wildtta.engine import Engine
+
+
+def marginal_entropy(logits: Tensor) -> Tensor:
+    """Entropy of the mean prediction over views, H(mean_i softmax(logits_i)): [views, C] to a scalar."""
+    log_mean = logits.log_softmax(-1).logsumexp(0) - math.log(len(logits))
+    log_mean = log_mean.clamp(min=torch.finfo(log_mean.dtype).min)
+    return -(log_mean * log_mean.exp()).sum()
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class MEMO(Method):
+    """Marginal entropy minimisation with one test point (Zhang, Levine and Finn, NeurIPS 2022).
+
+        for each image, from the source weights:  Θ ← Θ − η ∇ H( mean over views of p(view; Θ) ),  then predict the image
+
+    64 AugMix views in one batch; SGD on convolutional networks, AdamW on transformers; afterwards the weights go back.
+    The optimizer starts anew for each image too (its authors' code keeps AdamW's moments: ``carry=True``). BatchNorm
+    normalises by N/(N+1)·source + 1/(N+1)·views, N = ``prior``, and lets no gradient through.
+    Paper: https://arxiv.org/abs/2110.09506. Code of its authors: https://github.com/zhangmarvin/memo.
+
+    ``augment`` is called as ``augment(image, number, generator)`` with one network input [C, H, W] and a generator on the
+    host, and gives [number, C, H, W]; None: :func:`wildtta.parts.augmix.augmix` on pixels.
+    """
+
+    name: ClassVar[str] = "memo"
+    title: ClassVar[str] = "MEMO"
+    paper: ClassVar[str] = "Zhang et al., NeurIPS 2022, https://arxiv.org/abs/2110.09506"
+    updates: ClassVar[str] = "all parameters, anew for each image"
+    passes: ClassVar[str] = "65 / 64"
+    prediction: ClassVar = "after the update"
+    scope: ClassVar[Scope] = "everything"
+    batch_statistics: ClassVar[BatchStatistics] = "source"
+    learning_rates: ClassVar[dict[str, tuple[float, float]]] = {
+        "convolutional": (2.5e-4, 2.5e-4),
+        "transformer": (1e-5, 1e-5),
+    }
+
+    lr: float | None = help_text("learning rate; None: the paper's for the network's family", None)
+    optimizer: Literal["auto", "sgd", "adamw"] = help_text("auto: sgd, on transformers adamw", "auto")
+    weight_decay: float | None = help_text("None: 0.01 with adamw, 0 with sgd", None)
+    views: int = help_text("augmented views of an image", 64)
+    steps: int = help_text("updates per image", 1)
+    prior: float | None = help_text("N: weight of the source's BatchNorm statistics; None: they alone", 16.0)
+    severity: float = help_text("severity of AugMix's operations, up to 10", 1.0)
+    carry: bool = help_text("keep the optimizer's moments from image to image", False)
+    augment: Callable[[Tensor, int, torch.Generator], Tensor] | None = help_text("makes views; None: AugMix", None)
+    mean: Level = help_text("pixel mean of the preprocessing (for AugMix); None: the network's, or the range", None)
+    std: Level = help_text("pixel std of the preprocessing", None)
+    seed: int = help_text("seed of the views", 0)
+
+    def __post_init__(self) -> None:
+        if self.lr is not None and not (self.lr > 0 and math.isfinite(self.lr)):
+            raise ValueError(f"lr must be a positive number or None (the paper's), got {self.lr!r}")
+        if self.optimizer not in ("auto", "sgd", "adamw"):
+            raise ValueError(f"optimizer must be auto, sgd or adamw, got {self.optimizer!r}")
+        if self.views < 1 or self.steps < 1:
+            raise ValueError(f"views and steps must be at least 1, got {self.views} and {self.steps}")
+        if self.prior is not None and not self.prior >= 0:
+            raise ValueError(f"prior must be at least 0 or None (the source's statistics alone), got {self.prior!r}")
+        if not 0.1 <= self.severity <= 10:
+            raise ValueError(f"severity must lie between 0.1 and 10, got {self.severity!r}")
+
+    @classmethod
+    def example_options(cls, images: Tensor) -> dict[str, Any]:
+        if images.dim() == 4:
+            return {"views": 4}
+
+        def noisy(image: Tensor, number: int, generator: torch.Generator) -> Tensor:
+            return image + 0.1 * torch.randn((number, *image.shape), generator=generator).to(image)
+
+        return {"views": 4, "augment": noisy}
+
+    def _optimizer(self, engine: Engine) -> FlatOptimizer:
+        by_family: Literal["sgd", "adamw"] = "adamw" if engine.network.family == "transformer" else "sgd"
+        kind = by_family if self.optimizer == "auto" else self.optimizer
+        default = 0.01 if kind == "adamw" else 0.0
+        return FlatOptimizer(kind, weight_decay=default if self.weight_decay is None else self.weight_decay)
+
+    def declare(self, engine: Engine) -> dict[str, Tensor]:
+        assert engine.source is not None
+        return {**(self._optimizer(engine).first_state(engine.source) if self.carry else {}), **no_draws_yet()}
+
+    # -- answering -----------------------------------------------------------------------------------------------------
+
+    def predict(self, engine: Engine, images: Tensor) -> Answer:
+        if norm_statistics(engine) and self.prior is not None:
+            output = _joined(images, [self._forward(engine, image[None], grad=False) for image in images])
+        else:
+            output = engine.forward(images, grad=False)
+        return Answer(output, StepReport.of_prediction(output, engine))
+
+    def step(self, engine: Engine, images: Tensor) -> Answer:
+        outputs: list[Output] = []
+        losses: list[Tensor] = []
+        norms: list[Tensor] = []
+        sound = torch.ones((), dtype=torch.bool, device=engine.device)
+        usable = finite_rows(images).tolist()
+        for image, finite in zip(images, usable, strict=True):
+            if finite:
+                output, loss, norm, fine = self._episode(engine, image)
+                losses.append(loss)
+                norms.append(norm)
+                sound = sound & fine
+            else:
+                output = self._forward(engine, image[None], grad=False)
+                sound = torch.zeros_like(sound)
+            outputs.append(output)
+        passed = self.views * self.steps * sum(usable)
+        return answer_with(
+            engine,
+            _joined(images, outputs),
+            forwards=len(images) + passed,
+            backwards=passed,
+            learned=any(usable),
+            skipped=~sound,
+            **({"loss": torch.stack(losses).mean(), "gradient_norm": torch.stack(norms).mean()} if losses else {}),
+        )
+
+    def _episode(self, engine: Engine, image: Tensor) -> tuple[Output, Tensor, Tensor, Tensor]:
+        """Learn from one image, answer it, forget: output, loss, gradient norm, and whether all was finite."""
+        assert engine.source is not None
+        optimizer, learnables = self._optimizer(engine), engine.learnables
+        theta, state = engine.source, optimizer.first_state(engine.source)
+        if self.carry:
+            state = {name: engine.memory[name] for name in state}
+        sound = torch.ones((), dtype=torch.bool, device=engine.device)
+        try:
+            for _ in range(self.steps):
+                logits = self._forward(engine, self._views(engine, image), grad=True).logits
+                with losses_in_full_precision(engine.device):
+                    loss = marginal_entropy(logits)
+                    gradient = learnables.gradient(loss)
+                theta, state = optimizer.update(theta, gradient, state, engine.lr)
+                sound = sound & torch.isfinite(theta).all() & torch.isfinite(gradient).all()
+                learnables.assign(torch.where(sound, theta, engine.source))
+            output = self._forward(engine, image[None], grad=False)
+        finally:
+            learnables.assign(engine.source)
+        if self.carry:
+            for name, value in state.items():
+                engine.memory[name].copy_(torch.where(sound, value, engine.memory[name]))
+        return output, loss.detach(), gradient.norm(), sound
+
+    def _views(self, engine: Engine, image: Tensor) -> Tensor:
+        generator = next_generator(engine.memory, self.seed, torch.device("cpu"))
+        if self.augment is not None:
+            return self.augment(image, self.views, generator)
+        scale = pixel_scale(engine.network.module, image[None], self.mean, self.std)
+        pixels = scale.pixels(image[None])[0].clamp(0, 1)
+        return scale.inputs(augmix(pixels, self.views, generator, self.severity))
+
+    def _forward(self, engine: Engine, images: Tensor, *, grad: bool) -> Output:
+        statistics = norm_statistics(engine)
+        if not statistics or self.prior is None:
+            return engine.forward(images, grad=grad)
+        source_mean, source_variance = statistics.source()
+        share = self.prior / (self.prior + 1)
+
+        def rule(place: slice, batch: Moments, count: int) -> Moments:
+            mean = share * source_mean[place] + (1 - share) * batch[0].detach()
+            variance = share * source_variance[place] + (1 - share) * unbiased(batch[1].detach(), count)
+            return mean, variance
+
+        with statistics.chosen(engine, rule):
+            return engine.forward(images, grad=grad)
+
+
+def _joined(images: Tensor, outputs: list[Output]) -> Output:
+    """One output of single-image ones. Of an object that is no tensor, fields beside the logits are the last image's."""
+    logits = torch.cat([output.logits.detach() for output in outputs])
+    features = torch.cat([output.features.detach() for output in outputs])
+    return Output(images, logits, features, with_logits(outputs[-1].raw, logits))

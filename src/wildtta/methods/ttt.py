@@ -1,0 +1,221 @@
+"""TTT: before answering, the trunk practises telling how an image was turned."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from wildtta.methods.answering import answer_with, finite_rows
+from wildtta.methods.base import BatchStatistics, Method
+from wildtta.methods.gradient import help_text
+from wildtta.methods.registry import register
+from wildtta.network import Network
+from wildtta.network.selection import ParameterChoice, Scope
+from wildtta.network.stages import middle_stage, parameters_up_to
+from wildtta.network.statistics import Moments, norm_statistics, unbiased
+from wildtta.outcome import Answer, Output, StepReport
+from wildtta.parts.functional import FunctionalModule
+from wildtta.parts.randomness import COUNTER, next_generator, no_draws_yet
+from wildtta.parts.rotation import TURNS, cropped_and_mirrored, load_branch, rotate, rotation_branch
+from wildtta.precision import losses_in_full_precision
+
+if TYPE_CHECKING:
+    from wildtta.engine import Engine
+
+Branch = str | Path | nn.Module | Callable[[nn.Module], nn.Module]
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class TTT(Method):
+    """Test-time training by rotation prediction (Sun et al., ICML 2020), for a network that is trained already.
+
+        Θ_b, Θ_s ← Θ_b, Θ_s − η ∇ mean over copies of CE(branch(trunk(turned copy; Θ_b); Θ_s), turn),   then predict
+
+    Each image is copied 20 times, cropped, mirrored and turned at random. The trunk is what comes before the middle of the
+    network (``layer2`` of a ResNet, the sixth of twelve blocks), the branch goes on from there; its weights Θ_s learn too,
+    as in the authors' code (the paper's formula leaves them alone: ``update_branch=False``). ``episodic`` starts each batch
+    from the source (their "standard" version). In BatchNorm networks the copies are normalised by their own statistics,
+    and the running ones, which predictions use, follow by ``norm_momentum``.
+    Paper: https://arxiv.org/abs/1909.13231. Code of its authors: https://github.com/yueatsprograms/ttt_imagenet_release.
+
+    ``branch`` is a file of ``wildtta ttt-train``, a module from the stage's output to four logits, or a function that makes
+    one from the network. ``augment`` is called as ``augment(copies, generator)``, ``turns`` as ``turns(number, generator)``
+    for quarter turns 0 … 3; the generator lives on the host.
+    """
+
+    name: ClassVar[str] = "ttt"
+    title: ClassVar[str] = "TTT"
+    paper: ClassVar[str] = "Sun et al., ICML 2020, https://arxiv.org/abs/1909.13231"
+    updates: ClassVar[str] = "all parameters up to the middle stage, and the rotation branch"
+    needs_source: ClassVar[str] = "yes, to train the rotation branch (wildtta ttt-train)"
+    passes: ClassVar[str] = "21 / 20"
+    prediction: ClassVar = "after the update"
+    scope: ClassVar[Scope] = "everything"
+    batch_statistics: ClassVar[BatchStatistics] = "source"
+    learning_rates: ClassVar[dict[str, tuple[float, float]]] = {
+        "convolutional": (1e-3, 1e-3),
+        "transformer": (1e-4, 1e-4),
+    }
+
+    branch: Branch | None = help_text("the rotation branch: a file of ttt-train, a module, or a function", None)
+    stage: str = help_text("module after which the branch begins; auto: the middle of the network", "auto")
+    lr: float | None = help_text("learning rate; None: the paper's for the network's family", None)
+    copies: int = help_text("turned copies of an image", 20)
+    steps: int = help_text("updates per batch", 1)
+    episodic: bool = help_text("start every batch from the source weights", False)
+    update_branch: bool = help_text("the branch learns too", True)
+    norm_momentum: float = help_text("weight of the copies in BatchNorm's running statistics", 0.1)
+    augment: Callable[[Tensor, torch.Generator], Tensor] | None = help_text(
+        "changes the copies before they are turned; None: crop and mirror", None
+    )
+    turns: Callable[[int, torch.Generator], Tensor] | None = help_text("quarter turns of the copies; None: draws", None)
+    seed: int = help_text("seed of crops and turns", 0)
+
+    def __post_init__(self) -> None:
+        if self.branch is None:
+            raise ValueError(
+                "ttt needs a rotation branch: train one on source images with wildtta ttt-train and give its file, "
+                "adapt(network, 'ttt', branch='branch.safetensors')"
+            )
+        if self.lr is not None and not (self.lr > 0 and math.isfinite(self.lr)):
+            raise ValueError(f"lr must be a positive number or None (the paper's), got {self.lr!r}")
+        if self.copies < 1 or self.steps < 1:
+            raise ValueError(f"copies and steps must be at least 1, got {self.copies} and {self.steps}")
+        if not 0 <= self.norm_momentum <= 1:
+            raise ValueError(f"norm_momentum must lie between 0 and 1, got {self.norm_momentum!r}")
+
+    @classmethod
+    def example_options(cls, images: Tensor) -> dict[str, Any]:
+        return {"branch": rotation_branch, "copies": 4}
+
+    def parameter_choice(self, network: Network) -> ParameterChoice:
+        return parameters_up_to(network.module, self._stage(network.module))
+
+    def _stage(self, network: nn.Module) -> str:
+        if self.stage != "auto":
+            return self.stage
+        if isinstance(self.branch, str | Path):
+            return load_branch(self.branch, network)[1]
+        return middle_stage(network)[0]
+
+    def _branch(self, engine: Engine) -> FunctionalModule:
+        kept = engine.companions.get("branch")
+        if isinstance(kept, FunctionalModule):
+            return kept
+        network = engine.network.module
+        engine.companions["stage"] = self._stage(network)
+        if isinstance(self.branch, str | Path):
+            module = load_branch(self.branch, network)[0]
+        elif isinstance(self.branch, nn.Module):
+            module = self.branch
+        else:
+            assert self.branch is not None
+            module = self.branch(network)
+        engine.companions["branch"] = FunctionalModule(module)
+        return self._branch(engine)
+
+    def declare(self, engine: Engine) -> dict[str, Tensor]:
+        state = {"branch": self._branch(engine).first_weights(engine.device, engine.learnables.dtype), **no_draws_yet()}
+        if norm_statistics(engine):
+            state["running_mean"], state["running_var"] = norm_statistics(engine).source()
+        return state
+
+    # -- answering -----------------------------------------------------------------------------------------------------
+
+    def predict(self, engine: Engine, images: Tensor) -> Answer:
+        output = self._predicted(engine, images)
+        return Answer(output, StepReport.of_prediction(output, engine))
+
+    def step(self, engine: Engine, images: Tensor) -> Answer:
+        memory = engine.memory
+        if self.episodic:
+            drawn = memory[COUNTER].clone()
+            engine.restart()
+            memory[COUNTER].copy_(drawn)
+        usable = finite_rows(images)
+        number = int(usable.sum())  # the one read: how many teach
+        teaching = images if number == len(images) else images[usable]
+        sound = torch.full((), number == len(images), device=engine.device)
+        facts: dict[str, Any] = {}
+        if number:
+            for _ in range(self.steps):
+                loss, norm, fine = self._practise(engine, teaching)
+                sound = sound & fine
+                facts = {"loss": loss, "gradient_norm": norm}
+        passed = self.copies * self.steps * number
+        return answer_with(
+            engine,
+            self._predicted(engine, images),
+            forwards=len(images) + passed,
+            backwards=passed,
+            learned=number > 0,
+            skipped=~sound,
+            **facts,
+        )
+
+    def _predicted(self, engine: Engine, images: Tensor) -> Output:
+        statistics = norm_statistics(engine)
+        if not statistics:
+            return engine.forward(images, grad=False)
+        running = engine.memory["running_mean"], engine.memory["running_var"]
+        with statistics.chosen(engine, lambda place, batch, count: (running[0][place], running[1][place])):
+            return engine.forward(images, grad=False)
+
+    # -- learning --------------------------------------------------------------------------------------------------------
+
+    def _practise(self, engine: Engine, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """One step on the pretext task: loss, gradient norm, and whether all was finite."""
+        memory, learnables, branch = engine.memory, engine.learnables, self._branch(engine)
+        copies, turns = self._turned(engine, images)
+        weights = memory["branch"].clone().requires_grad_(True)
+        running: dict[str, Tensor] = {
+            name: value.clone() for name, value in memory.items() if name.startswith("running_")
+        }
+        features = self._to_stage(engine, copies, running)
+        with losses_in_full_precision(engine.device):
+            loss = F.cross_entropy(branch(weights, features.to(weights.dtype)), turns)
+        found = torch.autograd.grad(loss, [weights, *learnables.parameters], allow_unused=True)
+        reached = zip(learnables.names, learnables.parameters, found[1:], strict=True)
+        gradient = learnables.join({name: torch.zeros_like(p) if g is None else g for name, p, g in reached})
+        theta, rate = learnables.vector(), engine.lr
+        updated = theta - rate * gradient
+        fresh = dict(running)
+        if self.update_branch and found[0] is not None:
+            fresh["branch"] = memory["branch"] - rate * found[0]
+        sound = torch.isfinite(updated).all() & torch.isfinite(gradient).all() & torch.isfinite(loss.detach())
+        learnables.assign(torch.where(sound, updated, theta))
+        for name, value in fresh.items():
+            memory[name].copy_(torch.where(sound, value, memory[name]))
+        return loss.detach(), gradient.norm(), sound
+
+    def _turned(self, engine: Engine, images: Tensor) -> tuple[Tensor, Tensor]:
+        """The copies of all images and by how many quarters each was turned."""
+        generator = next_generator(engine.memory, self.seed, torch.device("cpu"))
+        copies = (self.augment or cropped_and_mirrored)(images.repeat_interleave(self.copies, 0), generator)
+        if self.turns is None:
+            turns = torch.randint(TURNS, (len(copies),), generator=generator)
+        else:
+            turns = self.turns(len(copies), generator).long()
+        turns = turns.to(images.device)
+        return rotate(copies, turns), turns
+
+    def _to_stage(self, engine: Engine, copies: Tensor, running: dict[str, Tensor]) -> Tensor:
+        statistics, stage = norm_statistics(engine), str(engine.companions["stage"])
+        if not statistics:
+            return engine.forward_to(stage, copies, grad=True)
+
+        def rule(place: slice, batch: Moments, count: int) -> Moments:
+            running["running_mean"][place].lerp_(batch[0].detach(), self.norm_momentum)
+            running["running_var"][place].lerp_(unbiased(batch[1].detach(), count), self.norm_momentum)
+            return batch
+
+        with statistics.chosen(engine, rule):
+            return engine.forward_to(stage, copies, grad=True)
