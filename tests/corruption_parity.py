@@ -68,7 +68,7 @@ def structural_similarity(first: Tensor, second: Tensor) -> Tensor:
     first, second = first.double(), second.double()
 
     def mean(values: Tensor) -> Tensor:
-        return F.avg_pool2d(values, window, stride=1)
+        return F.avg_pool2d(F.avg_pool2d(values, (window, 1), stride=1), (1, window), stride=1)
 
     mean_1, mean_2 = mean(first), mean(second)
     variance_1 = unbiased * (mean(first * first) - mean_1**2)
@@ -129,12 +129,17 @@ def check_statistics(case: Case, measured: dict[str, float], recorded: dict[str,
 
 
 def device_statistics(images: Tensor, case: Case, seeds: int, frost_dir: str | None) -> dict[str, float]:
-    sums: dict[str, float] = {}
+    """Averages over images and seeds; a corruption that the seed does not change needs one."""
+    collected: dict[str, list[float]] = {}
+    previous: Tensor | None = None
     for seed in range(seeds):
         corrupted = corrupt(images, case.corruption, case.severity, seed=seed, frost_dir=frost_dir)
+        if previous is not None and torch.equal(corrupted, previous):
+            break
+        previous = corrupted
         for name, values in statistics(images, corrupted).items():
-            sums[name] = sums.get(name, 0.0) + float(values.mean()) / seeds
-    return sums
+            collected.setdefault(name, []).append(float(values.mean()))
+    return {name: float(np.mean(values)) for name, values in collected.items()}
 
 
 def load_golden(folder: Path, prefix: str, size: int, corruption: str) -> dict[str, np.ndarray[Any, Any]] | None:
