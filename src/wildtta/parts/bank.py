@@ -4,7 +4,7 @@ With C^t the live centroids of this batch's predicted classes and the stored row
 on the rows through N, Σz and Σzzᵀ alone. The bank keeps these sums over its stored rows; a batch of B samples
 replaces at most B rows, so that one evaluation costs O(B·D²) and not O(C·D²). The sums are in float64: features whose mean is
 far above their deviation would lose their digits in float32. Every tensor has a fixed shape and nothing is read back
-to the host.
+to the host (for the same reason masks fill in place of ``torch.where`` with a number, which copies the number over).
 
 The state is a dict of tensors that the adapter declares, saves, resets and clears:
 
@@ -63,8 +63,8 @@ def live_centroids(features: Tensor, labels: Tensor, mask: Tensor | None, bin_la
     Samples outside ``mask`` contribute nothing and are labelled ``bin_label``.
     """
     contributes = torch.ones_like(labels, dtype=torch.bool) if mask is None else mask
-    labels = torch.where(contributes, labels, torch.full_like(labels, bin_label))
-    features = torch.where(contributes[:, None], features, torch.zeros_like(features))
+    labels = labels.masked_fill(~contributes, bin_label)
+    features = features.masked_fill(~contributes[:, None], 0.0)
     same = (labels[:, None] == labels[None, :]) & contributes[None, :] & contributes[:, None]
     weights = same.to(features.dtype)
     rows = weights @ features / weights.sum(1, keepdim=True).clamp(min=1)
@@ -97,9 +97,9 @@ def moments(state: State, live: Centroids, reading: Reading) -> Moments:
     wide = state["bank_sum"].dtype
     old_rows = state["bank_rows"][live.labels].to(wide)
     known = state["bank_filled"][live.labels] & live.first
-    leaving = torch.where(known[:, None], normalise_rows(old_rows, reading), 0.0)
+    leaving = normalise_rows(old_rows, reading).masked_fill(~known[:, None], 0.0)
     rows = live.rows.to(wide)
-    arriving = torch.where(live.first[:, None], normalise_rows(rows, reading), 0.0)
+    arriving = normalise_rows(rows, reading).masked_fill(~live.first[:, None], 0.0)
     count = rows_with(state, live)
     second = state["bank_outer"] - leaving.T @ leaving + arriving.T @ arriving
     if reading == "columns":
@@ -107,10 +107,9 @@ def moments(state: State, live: Centroids, reading: Reading) -> Moments:
     else:
         first = state["bank_sum"] - leaving.sum(0) + arriving.sum(0)
         stays = state["bank_filled"].clone()
-        stays[live.labels] = False
-        stays[-1] = False
-        stored = torch.where(stays[:, None], state["bank_rows"].to(wide), 0.0).sum(0)
-        plain = stored + torch.where(live.first[:, None], rows, 0.0).sum(0)
+        stays.index_fill_(0, live.labels, False)
+        stored = state["bank_rows"].to(wide).masked_fill(~stays[:, None], 0.0).sum(0)
+        plain = stored + rows.masked_fill(~live.first[:, None], 0.0).sum(0)
     return Moments(count=count, first=first, second=second, plain_first=plain)
 
 
@@ -127,25 +126,25 @@ def refresh(state: State, live: Centroids, *, rate: float, reading: Reading, all
     wide = state["bank_sum"].dtype
     bin_label = state["bank_rows"].shape[0] - 1
     contributes = allowed & (live.labels != bin_label)
-    labels = torch.where(contributes, live.labels, bin_label)
+    labels = live.labels.masked_fill(~contributes, bin_label)
     writes = live.first & contributes
     old_rows = state["bank_rows"][labels]
     filled = state["bank_filled"][labels] & contributes
     fresh = live.rows.detach().to(old_rows.dtype)
     # old + λ(new − old) and not (1−λ)·old + λ·new: a row that repeats itself stays bit for bit what it is.
     new_rows = torch.where(filled[:, None], old_rows.lerp(fresh, rate), fresh)
-    new_rows = torch.where(contributes[:, None], new_rows, torch.zeros_like(new_rows))
+    new_rows = new_rows.masked_fill(~contributes[:, None], 0.0)
     known = filled & writes
-    leaving = torch.where(known[:, None], normalise_rows(old_rows.to(wide), reading), 0.0)
-    arriving = torch.where(writes[:, None], normalise_rows(new_rows.to(wide), reading), 0.0)
+    leaving = normalise_rows(old_rows.to(wide), reading).masked_fill(~known[:, None], 0.0)
+    arriving = normalise_rows(new_rows.to(wide), reading).masked_fill(~writes[:, None], 0.0)
     state["bank_outer"].addmm_(arriving.T, arriving).addmm_(leaving.T, leaving, alpha=-1)
     state["bank_sum"].add_(arriving.sum(0) - leaving.sum(0))
     state["bank_count"].add_((writes & ~known).sum())
     state["bank_updates"].add_(allowed)
     # Samples of one class carry the same new row, so that their order does not matter.
     state["bank_rows"][labels] = new_rows
-    state["bank_filled"][labels] = True
-    state["bank_filled"][bin_label] = False
+    state["bank_filled"].index_fill_(0, labels, True)
+    state["bank_filled"][bin_label].fill_(False)
 
 
 def clear(state: State, trigger: Tensor) -> None:
@@ -162,6 +161,6 @@ def resum(state: State, reading: Reading) -> None:
     """Σz and Σzzᵀ anew from the stored rows, so that rounding does not gather over an endless run."""
     wide = state["bank_sum"].dtype
     stored = state["bank_filled"][:-1, None]
-    rows = torch.where(stored, normalise_rows(state["bank_rows"][:-1].to(wide), reading), 0.0)
+    rows = normalise_rows(state["bank_rows"][:-1].to(wide), reading).masked_fill(~stored, 0.0)
     state["bank_sum"].copy_(rows.sum(0))
     torch.mm(rows.T, rows, out=state["bank_outer"])

@@ -29,8 +29,7 @@ def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
     """
     if mask is None:
         return values.mean() if values.numel() else values.sum()
-    kept = torch.where(mask, values, torch.zeros_like(values))
-    return kept.sum() / mask.sum().clamp(min=1)
+    return values.masked_fill(~mask, 0.0).sum() / mask.sum().clamp(min=1)
 
 
 def diversity(logits: Tensor, epsilon: float = 1e-5) -> Tensor:
@@ -59,7 +58,7 @@ def normalise_rows(rows: Tensor, reading: Reading) -> Tensor:
     # Rounding leaves a constant row with a variance of about (value · machine epsilon)².
     noise = (torch.finfo(rows.dtype).eps * 8 * rows.detach().abs().amax(-1, keepdim=True)).square()
     constant = variance <= noise
-    return torch.where(constant, torch.zeros_like(centred), centred / torch.where(constant, 1.0, variance).sqrt())
+    return (centred / variance.masked_fill(constant, 1.0).sqrt()).masked_fill(constant, 0.0)
 
 
 def redundancy_from_moments(
@@ -86,11 +85,11 @@ def redundancy_from_moments(
         noise = 64 * torch.finfo(second.dtype).eps * squares.detach().abs()
         dead = variance <= noise
         if variance_floor > 0:
-            floor = variance_floor * torch.where(dead, 0.0, variance).mean()
+            floor = variance_floor * variance.masked_fill(dead, 0.0).mean()
             variance = torch.maximum(variance, floor)
-        inverse = torch.where(dead, torch.ones_like(variance), variance).rsqrt()
+        inverse = variance.masked_fill(dead, 1.0).rsqrt()
         if reading == "columns":
-            inverse = torch.where(dead, torch.zeros_like(inverse), inverse)
+            inverse = inverse.masked_fill(dead, 0.0)
             moments = moments - torch.outer(mean, mean)
         moments = moments * torch.outer(inverse, inverse)
     off_diagonal = moments.square().sum() - moments.diagonal().square().sum()
@@ -113,10 +112,10 @@ def redundancy(rows: Tensor, *, reading: Reading = "columns", variance_floor: fl
         noise = (torch.finfo(rows.dtype).eps * 8 * normalised.detach().abs().amax(0)).square()
         dead = variance <= noise
         if variance_floor > 0:
-            variance = torch.maximum(variance, variance_floor * torch.where(dead, 0.0, variance).mean())
-        deviation = torch.where(dead, torch.ones_like(variance), variance).sqrt()
+            variance = torch.maximum(variance, variance_floor * variance.masked_fill(dead, 0.0).mean())
+        deviation = variance.masked_fill(dead, 1.0).sqrt()
         if reading == "columns":
-            normalised = torch.where(dead, torch.zeros_like(centred), centred / deviation)
+            normalised = (centred / deviation).masked_fill(dead, 0.0)
         else:
             normalised = normalised / deviation
     small = normalised @ normalised.T if number < width else normalised.T @ normalised
