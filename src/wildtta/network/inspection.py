@@ -135,29 +135,44 @@ def _keeps_shape(names: list[str], seen: Execution | None) -> bool:
     return len(shapes) == 1 and None not in shapes
 
 
+def _changes_shape(names: list[str], seen: Execution | None) -> bool:
+    """Whether the members' results differ in shape, as those of stages do (blocks within a stage give one shape)."""
+    return seen is not None and len({seen.shapes[name][1] for name in names} - {None}) > 1
+
+
 _MOST_STAGES = 8
+
+
+def _top_of(network: nn.Module, norms: list[str], seen: Execution | None) -> list[str]:
+    """The last blocks, or the last stage, of the chain that is the network's trunk; nothing where there is no such chain.
+
+    The outermost chain is the trunk, unless it is only the wrapping of one: [stem, stages] or [features, classifier], with
+    the stages or blocks inside one member.
+    """
+    trunk: list[str] = []
+    top: list[str] = []
+    for chain in _chains(network, norms, seen):
+        blocks = len(chain) >= 4 and _keeps_shape(chain, seen)
+        stages = len(chain) <= _MOST_STAGES and _changes_shape(chain, seen)
+        if blocks and len(trunk) < 3:
+            return chain[-max(1, len(chain) // 4) :]
+        if stages:
+            trunk, top = chain, chain[-1:]
+    return top
 
 
 def top_norms(network: nn.Module, norms: list[str], seen: Execution | None) -> list[str]:
     """The norms that SAR, SAR², DeYO and ReCAP freeze: the network's top, by position and not by name.
 
-    The outermost chain of siblings decides. (a) At least 4 blocks of one class that keep their shape (a ViT): the last
-    quarter of the blocks. (b) A few stages whose shape changes along the way (ResNet, ConvNeXt, Swin): the last stage.
-    In both, every norm that runs after the first frozen one is frozen too. (c) Anything else: the last quarter of the
-    norm layers, at least one. Where nothing would be left to learn, nothing is frozen. For ResNet-50 and ViT-B/16 this
-    is the paper's rule (``layer4``; blocks 9 to 11 and the final norm), which its code writes as tests on names.
+    (a) At least 4 blocks of one class that keep their shape (a ViT): the last quarter of the blocks. (b) A few stages
+    whose shape changes along the way (ResNet, ConvNeXt, Swin): the last stage. In both, every norm that runs after the
+    first frozen one is frozen too. (c) Anything else: the last quarter of the norm layers, at least one. Where nothing
+    would be left to learn, nothing is frozen. For ResNet-50 and ViT-B/16 this is the paper's rule (``layer4``; blocks 9
+    to 11 and the final norm), which its code writes as tests on names.
     """
     if len(norms) < 2:
         return []
-    frozen: list[str] = []
-    for chain in _chains(network, norms, seen):
-        keeps = _keeps_shape(chain, seen)
-        if keeps and len(chain) >= 4:
-            frozen = chain[-max(1, len(chain) // 4) :]
-            break
-        if not keeps and len(chain) <= _MOST_STAGES:
-            frozen = chain[-1:]
-            break
+    frozen = _top_of(network, norms, seen)
     if frozen:
         first = next(i for i, norm in enumerate(norms) if any(norm.startswith(f"{block}.") for block in frozen))
     else:
@@ -176,7 +191,7 @@ def inspect_network(network: nn.Module, head: str | nn.Module = "auto") -> Netwo
             "If this is not the layer that makes the logits, name it with head="
         )
     norms = _norms_in_order(network, seen)
-    convolution = input_convolution(network)
+    convolution = input_convolution(network, seen)
     rank = {nn.Conv1d: 3, nn.Conv2d: 4, nn.Conv3d: 5}
     return Network(
         module=network,

@@ -79,4 +79,4 @@ class BatchStatistics:
             hook.remove()
         for layer, (training, tracked) in zip(self._layers, self._before, strict=True):
             layer.training = training
-            layer.track_running_stats = tracked  # type: ignore[assignment]
+            layer.track_running_stats = tracked

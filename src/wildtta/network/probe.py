@@ -31,12 +31,23 @@ class Execution:
     input_shape: tuple[int, ...] = ()
 
 
-def input_convolution(network: nn.Module) -> nn.Module | None:
-    """The first convolution (a patch embedding is one): it tells the rank and the channels of an input."""
-    for module in network.modules():
-        if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
-            return module
-    return None
+Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
+
+
+def _dimensions(convolution: Convolution) -> int:
+    return len(convolution.kernel_size)
+
+
+def input_convolution(network: nn.Module, seen: Execution | None = None) -> nn.Module | None:
+    """The first convolution to run (a patch embedding is one): it tells the rank and the channels of an input.
+
+    Without an execution the first one registered is taken. A network that was seen to work on vectors has none.
+    """
+    modules = dict(network.named_modules())
+    if seen is not None and len(seen.input_shape) == 1:
+        return None
+    names = modules if seen is None else sorted(seen.spans, key=lambda name: seen.spans[name][0])
+    return next((modules[name] for name in names if isinstance(modules[name], Convolution)), None)
 
 
 def _hinted_shapes(network: nn.Module) -> Iterator[tuple[int, ...]]:
@@ -52,23 +63,18 @@ def _hinted_shapes(network: nn.Module) -> Iterator[tuple[int, ...]]:
                 continue
             height, width = (size, size) if isinstance(size, int) else tuple(size)[-2:]
             convolution = input_convolution(network)
-            channels = getattr(holder, "num_channels", None) or getattr(convolution, "in_channels", 3)
+            channels: int = getattr(holder, "num_channels", None) or getattr(convolution, "in_channels", None) or 3
             yield (int(channels), int(height), int(width))
 
 
 def _candidate_shapes(network: nn.Module) -> Iterator[tuple[int, ...]]:
+    """Hints first; then what a convolution would take, then what a linear layer would (in order of registration)."""
     yield from dict.fromkeys(_hinted_shapes(network))
-    convolution = input_convolution(network)
-    if isinstance(convolution, nn.Conv1d | nn.Conv2d | nn.Conv3d):
-        rank = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
-        dimensions = next(size for kind, size in rank.items() if isinstance(convolution, kind))
+    convolutions = [module for module in network.modules() if isinstance(module, Convolution)]
+    for channels, dimensions in dict.fromkeys((module.in_channels, _dimensions(module)) for module in convolutions):
         for side in _IMAGE_SIDES if dimensions < 3 else (32, 16, 64):
-            yield (convolution.in_channels, *[side] * dimensions)
-    else:
-        for module in network.modules():
-            if isinstance(module, nn.Linear):
-                yield (module.in_features,)
-                break
+            yield (channels, *[side] * dimensions)
+    yield from dict.fromkeys((module.in_features,) for module in network.modules() if isinstance(module, nn.Linear))
 
 
 def _first_tensor(value: Any) -> Tensor | None:
@@ -115,8 +121,8 @@ def _watch(network: nn.Module, images: Tensor) -> Execution:
 def probe(network: nn.Module) -> Execution | None:
     """Run ``network`` once (two samples, evaluation mode, no gradient) and tell what ran; None where no input fits.
 
-    Shapes come from the network's own hints, else from its first convolution with usual image sides, else from its
-    first linear layer. Modes, buffers and the random state are left as they were.
+    Shapes come from the network's own hints, else from its convolutions with usual image sides, else from its
+    linear layers. Modes, buffers and the random state are left as they were.
     """
     reference = next(network.parameters(), None)
     if reference is None:

@@ -53,9 +53,7 @@ def parameters_up_to(network: nn.Module, stage: str) -> list[str]:
     """Names of the parameters that have worked when ``stage`` is over, in the network's order."""
     modules = dict(network.named_modules())
     if stage not in modules:
-        raise ValueError(
-            f"{type(network).__name__} has no module {stage!r}; it has {', '.join(list(modules)[1:9])}, …"
-        )
+        raise ValueError(f"{type(network).__name__} has no module {stage!r}; it has {', '.join(list(modules)[1:9])}, …")
     seen = probe(network)
     if seen is None or stage not in seen.spans:
         raise ValueError(
