@@ -11,45 +11,40 @@ import torch
 from torch import Tensor
 
 _POINTS = 400
-_BLOCK = 256
 
 
 class Series:
     """Rows of named scalars, one row per batch.
 
-    The names are those of the first batch. Values may be numbers, 0-dim tensors on any device, or None (a gap).
+    Values may be numbers, 0-dim tensors on any device, or None (a gap). What is on a device stays there, packed into
+    one small tensor per batch, until :meth:`read`.
     """
 
     def __init__(self) -> None:
-        self._names: tuple[str, ...] = ()
-        self._block: list[Tensor] = []
-        self._blocks: list[Tensor] = []
+        self._on_host: list[dict[str, float]] = []
+        self._on_device: list[tuple[str, ...]] = []
+        self._packed: list[Tensor] = []
 
     def add(self, values: Mapping[str, Any]) -> None:
         """One batch's values; no device is waited for."""
-        if not self._names:
-            self._names = tuple(values)
-        device = next((value.device for value in values.values() if isinstance(value, Tensor)), torch.device("cpu"))
-        self._block.append(torch.stack([_scalar(values.get(name), device) for name in self._names]))
-        if len(self._block) == _BLOCK:
-            self._blocks.append(torch.stack(self._block))
-            self._block.clear()
+        there = {name: v for name, v in values.items() if isinstance(v, Tensor) and v.device.type != "cpu"}
+        here = {name: v for name, v in values.items() if v is not None and name not in there}
+        self._on_host.append({name: float(value) for name, value in here.items()})
+        self._on_device.append(tuple(there))
+        if there:
+            # Stacking copies: what a method changes in place later is not seen here.
+            self._packed.append(torch.stack([value.detach().float().reshape(()) for value in there.values()]))
 
     def read(self) -> dict[str, np.ndarray[Any, Any]]:
         """Every batch's values by name, float64; gaps are NaN. Names that never had a value are left out."""
-        rows = [*self._blocks, torch.stack(self._block)] if self._block else self._blocks
-        if not rows:
-            return {}
-        table = torch.cat([row.cpu() for row in rows]).double().numpy()
-        columns = {name: table[:, i] for i, name in enumerate(self._names)}
+        unpacked = iter(torch.cat(self._packed).double().cpu().tolist() if self._packed else ())
+        rows = [
+            here | {name: next(unpacked) for name in there}
+            for here, there in zip(self._on_host, self._on_device, strict=True)
+        ]
+        names = dict.fromkeys(name for row in rows for name in row)
+        columns = {name: np.array([row.get(name, math.nan) for row in rows]) for name in names}
         return {name: column for name, column in columns.items() if not np.isnan(column).all()}
-
-
-def _scalar(value: Any, device: torch.device) -> Tensor:
-    if isinstance(value, Tensor):
-        return value.detach().to(device=device, dtype=torch.float32, copy=True).reshape(())
-    # A fill on the device needs no copy from the host, so nothing waits.
-    return torch.full((), math.nan if value is None else float(value), dtype=torch.float32, device=device)
 
 
 def thin(columns: Mapping[str, np.ndarray[Any, Any]], points: int = _POINTS) -> dict[str, list[float | None]]:
