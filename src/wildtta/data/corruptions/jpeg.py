@@ -14,7 +14,6 @@ import functools
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from wildtta.data.corruptions.constants import Level
@@ -51,8 +50,7 @@ def jpeg_compression(images: Tensor, level: Level, draws: Draws) -> Tensor:
     del draws
     (quality,) = level
     height, width = images.shape[2:]
-    padded = F.pad(images.to(torch.float64), (0, -width % 16, 0, -height % 16), mode="replicate").to(torch.int64)
-    luma, blue, red = _to_ycc(padded)
+    luma, blue, red = _to_ycc(_fill_macroblocks(images).to(torch.int64))
     luma = _code(luma, _table(LUMA_TABLE, int(quality)))
     chroma_height, chroma_width = (height + 1) // 2, (width + 1) // 2
     full = []
@@ -60,6 +58,15 @@ def jpeg_compression(images: Tensor, level: Level, draws: Draws) -> Tensor:
         coded = _code(_halve(plane), _table(CHROMA_TABLE, int(quality)))
         full.append(_double(coded[:, :chroma_height, :chroma_width])[:, :height, :width])
     return _to_rgb(luma[:, :height, :width], *full).to(torch.uint8)
+
+
+def _fill_macroblocks(images: Tensor) -> Tensor:
+    """Repeat the last row and column up to multiples of 16, the side of a block of halved chroma."""
+    for axis in (2, 3):
+        length = images.shape[axis]
+        positions = torch.arange(length + -length % 16, device=images.device).clamp_(max=length - 1)
+        images = images.index_select(axis, positions)
+    return images
 
 
 def _to_ycc(rgb: Tensor) -> tuple[Tensor, Tensor, Tensor]:
