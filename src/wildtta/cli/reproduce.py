@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -196,7 +197,7 @@ def _show(experiments: Sequence[Experiment], where: Setting, rows: Sequence[Row]
     from wildtta.report.from_paper import table_of
     from wildtta.report.terminal import rich_table
 
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 160)
     by_key = {row["key"]: row for row in rows}
     for experiment in experiments:
         console.print(rich_table(table_of(View(experiment, where, by_key))))
@@ -232,7 +233,7 @@ def _list(where: Setting, rows: Sequence[Row], device: str) -> None:
         typer.echo(f"timing a few steps of {network} on {place} ...", err=True)
         paces[network] = measure_pace(network, device=place, side=32 if small else 224, batch=64 if small else 4)
     rates = measured_rates(rows)
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 160)
     table = Table(show_edge=False, pad_edge=False)
     for heading in ("name", "shows", "needs", "cells", f"cost on {place}"):
         table.add_column(heading, overflow="fold", justify="right" if heading == "cells" else "left")

@@ -48,7 +48,7 @@ def _draw_8(view: View) -> list[Chart]:
             continue
         charts.append(
             ScatterChart(
-                title=label,
+                title=label.replace("SAR2", "SAR²"),
                 x=[point[0] for point in found["points"]],
                 y=[point[1] for point in found["points"]],
                 group=found["labels"],
@@ -134,9 +134,7 @@ def _draw_a(view: View) -> list[Chart]:
     for name in names:
         pictures.append(corrupt(clean, name, 5, seed=0)[0].permute(1, 2, 0).numpy())
         captions.append(f"{name.replace('_', ' ')} · {view.mean(GN, 'NoAdapt', name):.1f} %")
-    return [
-        PictureChart(title="severity 5, with the unadapted network's accuracy", pictures=pictures, captions=captions)
-    ]
+    return [PictureChart(title="severity 5, and the accuracy without adaptation", pictures=pictures, captions=captions)]
 
 
 FIGURES: tuple[Experiment, ...] = (

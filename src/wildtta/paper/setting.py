@@ -165,6 +165,14 @@ class Setting:
         weights = "" if all(_is_pinned(n) for n in self.networks.values()) else ", not the paper's weights"
         return f"{names}, preprocessing {self.protocol}{weights}{size}"
 
+    @property
+    def brief(self) -> str:
+        """In a few words, for each table and figure."""
+        size = "" if self.scale.name == "full" else f", {self.scale.name}"
+        if self.where == "glyphs":
+            return f"glyphs, not ImageNet-C{size}"
+        return {"imagenet-c": "ImageNet-C", "folder": "own folder"}[self.where] + f", {self.protocol}{size}"
+
     def missing(self, network: str, method: str) -> str:
         """Why this network and method cannot be run here; empty where they can."""
         if network not in self.networks:

@@ -53,6 +53,7 @@ def linear_axis(values: Iterable[float], start: float, end: float, *, zero: bool
     low, high = (min(known), max(known)) if known else (0.0, 1.0)
     if zero:
         low, high = min(low, 0.0), max(high, 0.0)
+        high = high or 1.0 if low == 0 else high
     ticks = nice_ticks(low, high, count)
     return Axis(low=ticks[0], high=ticks[-1], start=start, end=end, ticks=ticks)
 

@@ -221,7 +221,7 @@ def table_of(view: View) -> Table:
     return Table(
         name=experiment.name,
         title=f"{experiment.heading}. {experiment.title}",
-        subtitle=view.setting.label,
+        subtitle=view.setting.brief,
         row_names=experiment.row_names,
         columns=columns,
         rows=with_best(rows, columns, grouped=grouped),
@@ -240,7 +240,7 @@ def figure_of(view: View) -> Figure:
     return Figure(
         name=experiment.name,
         title=f"{experiment.heading}. {experiment.title}",
-        subtitle=view.setting.label,
+        subtitle=view.setting.brief,
         charts=experiment.draw(view),
         note=experiment.note,
         problems=list(dict.fromkeys(problems)),

@@ -10,7 +10,8 @@ from typing import Any
 from wildtta.bench import Cell, Row
 from wildtta.report.command import command_for, configuration
 from wildtta.report.document import Document
-from wildtta.report.svg import DARK, LIGHT, STYLE, draw
+from wildtta.report.plots import draw
+from wildtta.report.svg import DARK, LIGHT, STYLE
 from wildtta.report.table import printed_text, written
 
 _PAGE = "wildtta.report.page"

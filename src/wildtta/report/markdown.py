@@ -54,12 +54,8 @@ def number_markdown(number: Number, digits: int, *, comparable: bool) -> str:
 
 def table_markdown(table: Table) -> str:
     """Heading, data, table, notes."""
-    rows, missing = [], []
-    for row in table.rows:
-        reasons = {number.missing for number in row.numbers}
-        if all(number.mean is None for number in row.numbers) and len(reasons) == 1:
-            missing.append(f"{', '.join(row.labels)}: not available ({reasons.pop()})")
-            continue
+    rows = []
+    for row in table.shown:
         numbers = [
             number_markdown(number, column.digits, comparable=table.comparable)
             for number, column in zip(row.numbers, table.columns, strict=True)
@@ -69,7 +65,7 @@ def table_markdown(table: Table) -> str:
     parts = [f"### {table.title}", f"{table.unit + ' · ' if table.unit else ''}{table.subtitle}"]
     if rows:
         parts.append(pipe_table(heading, rows, labels=len(table.row_names)))
-    notes = list(missing)
+    notes = [f"Not available: {', '.join(labels)} ({reason})." for reason, labels in table.absent.items()]
     if table.has_printed and not table.comparable:
         notes.append("The paper's numbers are for other data and are not compared here.")
     elif table.comparable:

@@ -53,6 +53,15 @@ class TableRow:
     labels: tuple[str, ...]
     numbers: tuple[Number, ...]
 
+    @property
+    def absent(self) -> str | None:
+        """The one reason why the whole row is empty; None where it isn't."""
+        # A failure's message begins with the cell, which differs from number to number; its reason need not.
+        reasons = {number.missing.rpartition(" failed: ")[2] for number in self.numbers if number.mean is None}
+        if len(reasons) != 1 or any(number.mean is not None for number in self.numbers):
+            return None
+        return reasons.pop()
+
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
@@ -68,6 +77,20 @@ class Table:
     note: str = ""
     command: str = ""
     comparable: bool = False
+
+    @property
+    def shown(self) -> list[TableRow]:
+        """Rows with at least one number, or with different reasons for having none."""
+        return [row for row in self.rows if row.absent is None]
+
+    @property
+    def absent(self) -> dict[str, list[str]]:
+        """Reason by reason, the rows that have no number at all."""
+        reasons: dict[str, list[str]] = {}
+        for row in self.rows:
+            if row.absent is not None:
+                reasons.setdefault(row.absent, []).append(" ".join(row.labels))
+        return reasons
 
     @property
     def has_printed(self) -> bool:
@@ -92,8 +115,8 @@ def with_best(rows: Sequence[TableRow], columns: Sequence[Column], *, grouped: b
                 continue
             known = [(i, number.mean) for i in members if (number := rows[i].numbers[c]).mean is not None]
             values = [round(mean, column.digits) for _, mean in known if mean is not None]
-            if len(values) < 2:
-                continue
+            if len(set(values)) < 2:
+                continue  # alone, or all the same
             target = max(values) if column.better == "high" else min(values)
             for i, mean in known:
                 # What reads the same is tied.

@@ -10,8 +10,9 @@ from wildtta.report.document import Document
 from wildtta.report.html import html
 from wildtta.report.latex import latex
 from wildtta.report.markdown import markdown
+from wildtta.report.plots import draw
 from wildtta.report.spreadsheet import claims_csv, numbers_csv
-from wildtta.report.svg import draw, standalone
+from wildtta.report.svg import standalone
 
 
 @dataclass(frozen=True, kw_only=True)
