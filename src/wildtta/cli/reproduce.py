@@ -15,6 +15,7 @@ from wildtta.cli.launching import (
     Loaders,
     PerDevice,
     Ray,
+    Source,
     TensorBoardFolder,
     Threads,
     exit_code,
@@ -40,6 +41,7 @@ def reproduce(
     listing: Annotated[bool, typer.Option("--list", help="Name all 41 with what each needs and costs.")] = False,
     on: Annotated[str, typer.Option(help="glyphs (embedded, scaled down), imagenet-c, or folder.")] = "glyphs",
     data: Data = None,
+    source: Source = None,
     imagenet_r: Annotated[Path | None, typer.Option(help="ImageNet-R, for tables D and E.", metavar="DIR")] = None,
     imagenet: Annotated[Path | None, typer.Option(help="Clean validation images (figure D).", metavar="DIR")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Short streams, few corruptions, one seed: minutes.")] = False,
@@ -108,7 +110,7 @@ def reproduce(
         for root, part in _by_root(cells, {"imagenet-r": imagenet_r, "imagenet": imagenet}, data):
             outcomes.append(
                 launch(
-                    part, journal=book, root=root, device=device, per_device=per_device, ray=ray, threads=threads,
+                    part, journal=book, root=root, source=source, device=device, per_device=per_device, ray=ray, threads=threads,
                     loaders=loaders, tensorboard=tensorboard,
                 )
             )  # fmt: skip

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal
 
 from wildtta.bench import Cell
@@ -45,6 +46,14 @@ IMAGENET_NETWORKS: dict[str, str] = {
 #: The embedded networks: small ones that play the part of the paper's.
 GLYPH_NETWORKS: dict[str, str] = {GN: "glyphs:resnet_gn", VIT: "glyphs:vit"}
 
+#: Dozens of passes per image: on scaled-down streams they get the first few images only.
+SLOW = frozenset({"memo", "ttt", "dda"})
+#: Options without which a method cannot run on any network, and how to come by them.
+_FILES = {
+    "ttt": ("branch", "TTT needs a rotation branch (wildtta ttt-train)"),
+    "dda": ("diffusion", "DDA needs a diffusion model of these images (wildtta diffusion-train)"),
+}
+
 #: On glyphs the natural shift of ImageNet-R is played by a corruption outside the 15.
 GLYPH_RENDITION = "spatter"
 
@@ -59,6 +68,8 @@ class Scale:
     single_limit: int | None
     mixed_limit: int | None
     shift_limit: int | None = None
+    slow_limit: int | None = None
+    source_images: int | None = None
     measures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     corruptions: tuple[str, ...] = CORRUPTIONS
     batch_sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
@@ -78,6 +89,7 @@ GLYPHS = Scale(
     draws=20,
     single_limit=2000,
     mixed_limit=15000,
+    slow_limit=256,
     measures=_FINE,
     ratios=(1, 10, 100, 1000, 500000),
     large_batches=(32, 64, 128, 256, 512),
@@ -88,6 +100,8 @@ QUICK = Scale(
     draws=2,
     single_limit=48,
     mixed_limit=384,
+    slow_limit=8,
+    source_images=128,
     measures=_COARSE,
     corruptions=("gaussian_noise", "contrast"),
     batch_sizes=(4, 16, 64),
@@ -101,6 +115,8 @@ TINY = Scale(
     draws=1,
     single_limit=8,
     mixed_limit=64,
+    slow_limit=2,
+    source_images=64,
     measures=_COARSE,
     corruptions=("contrast",),
     batch_sizes=(16, 64),
@@ -148,10 +164,15 @@ class Setting:
             self.where == "imagenet-c"
             and self.scale.name == "full"
             and self.scale.limit is None
-            and not self.overrides
+            and not any(self._changes(place) for place in self.overrides)
             and all(IMAGENET_NETWORKS.get(name) == model for name, model in pinned.items())
             and all(_is_pinned(network) for network in self.networks.values())
         )
+
+    def _changes(self, place: str) -> bool:
+        """Whether what was set for a method is more than the file that it cannot do without."""
+        needed = _FILES.get(place.partition("@")[0], ("",))[0]
+        return bool(set(self.overrides[place]) - {needed})
 
     @property
     def label(self) -> str:
@@ -160,7 +181,12 @@ class Setting:
         if self.where == "glyphs":
             names = ", ".join(f"{network.model} for {name}" for name, network in self.networks.items())
             random = "" if all(_is_pinned(n) for n in self.networks.values()) else ", not the trained weights"
-            return f"glyphs, 200 classes, small networks ({names}){random}{size}"
+            slow = (
+                f"; MEMO and TTT on the first {self.scale.slow_limit} images of a stream"
+                if self.scale.slow_limit
+                else ""
+            )
+            return f"glyphs, 200 classes, small networks ({names}){random}{size}{slow}"
         names = {"imagenet-c": "ImageNet-C", "folder": "own folder, corrupted on the fly"}[self.where]
         weights = "" if all(_is_pinned(n) for n in self.networks.values()) else ", not the paper's weights"
         return f"{names}, preprocessing {self.protocol}{weights}{size}"
@@ -179,9 +205,15 @@ class Setting:
             return f"{network} has no counterpart on {self.where}"
         if method not in self.methods:
             return f"method {method!r} is not available in this version"
-        if method == "dda" and self.where == "glyphs":
-            return "DDA needs a diffusion model of these images"
+        given = self.overrides_for(method, network)
+        needed = _FILES.get(method)
+        if needed is not None and needed[0] not in given:
+            return f"{needed[1]}: --set {method}@{network}.{needed[0]}=…"
         return ""
+
+    def overrides_for(self, method: str, network: str) -> dict[str, Any]:
+        """What the user set for a method, and for it on one network."""
+        return {**self.overrides.get(method, {}), **self.overrides.get(f"{method}@{network}", {})}
 
     def corruptions(self) -> tuple[str, ...]:
         """The corruptions of a table over all 15."""
@@ -212,16 +244,20 @@ class Setting:
             limit = self.scale.single_limit
         elif scenario == "mixed":
             limit = self.scale.mixed_limit
+        if method in SLOW and self.scale.slow_limit is not None:
+            limit = self.scale.slow_limit
+        few = {"source_images": self.scale.source_images} if self.scale.source_images and _wants_source(method) else {}
         return tuple(
             Cell(
                 model=place.model,
                 model_options=place.model_options,
                 weights=place.weights,
                 method=method,
-                options={**(options or {}), **self.overrides.get(method, {})},
+                options={**(options or {}), **self.overrides_for(method, network)},
                 scenario=scenario,
                 scenario_options=stream,
                 data=data or self.where,
+                data_options=few,
                 corruptions=tuple(corruptions),
                 severity=severity,
                 batch_size=1 if scenario == "single" else batch_size,
@@ -234,6 +270,15 @@ class Setting:
             )
             for seed in range(self.seeds)
         )
+
+
+@lru_cache(maxsize=64)
+def _wants_source(method: str) -> bool:
+    """Whether a method looks at clean source images before it adapts."""
+    from wildtta.bench.source_data import wanted_source_fields
+    from wildtta.methods.registry import config_classes
+
+    return method in config_classes() and bool(wanted_source_fields(Cell(model="-", method=method)))
 
 
 def _is_pinned(network: Network) -> bool:
@@ -264,7 +309,9 @@ def setting(
         raise ValueError(f"unknown data {where!r}: expected one of {', '.join(WHERE)}")
     size = scale_named(scale, where)
     if limit is not None:
-        size = dataclasses.replace(size, limit=limit, single_limit=limit, mixed_limit=limit, shift_limit=limit)
+        size = dataclasses.replace(
+            size, limit=limit, single_limit=limit, mixed_limit=limit, shift_limit=limit, slow_limit=limit
+        )
     if networks is None:
         names = GLYPH_NETWORKS if where == "glyphs" else IMAGENET_NETWORKS
         options = {"pretrained": False} if random_weights else {}
@@ -273,7 +320,7 @@ def setting(
         where=where,
         scale=size,
         seeds=size.seeds if seeds is None else seeds,
-        protocol=protocol or ("glyphs" if where == "glyphs" else "paper"),
+        protocol=protocol or ("auto" if where == "glyphs" else "paper"),
         networks=networks,
         methods=frozenset(wildtta.methods() if methods is None else methods),
         overrides=dict(overrides or {}),

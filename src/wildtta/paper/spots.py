@@ -65,7 +65,8 @@ def cells_for(
 ) -> tuple[tuple[Cell, ...], str]:
     """The recipe's cells on one stream, or no cells and the reason."""
     chosen = {**recipe.options, **(options or {})}
-    missing = setting.missing(network, recipe.method) or option_problem(recipe.method, json.dumps(chosen))
+    told = json.dumps({**chosen, **setting.overrides_for(recipe.method, network)})
+    missing = setting.missing(network, recipe.method) or option_problem(recipe.method, told)
     if missing:
         return (), missing
     return setting.cells(network, recipe.method, options=chosen, **stream), ""
