@@ -239,3 +239,54 @@ def test_a_journal_in_use_stops_the_launch(images: Path, tmp_path: Path) -> None
     path = tmp_path / "j.jsonl"
     with Journal(path), pytest.raises(BenchError, match="another process"):
         launch([small_cell()], journal=path, root=images, device="cpu", observer=Silent())
+
+
+def test_stored_corruptions_give_the_numbers_of_those_made_on_the_fly(images: Path, tmp_path: Path) -> None:
+    from PIL import Image
+
+    from wildtta.data import corrupt, folder
+
+    data = folder(images)
+    clean = torch.stack([data[i][0] for i in range(len(data))])
+    for name in ("fog", "pixelate"):
+        for i, image in enumerate(corrupt(clean, name, 4, seed=0)):
+            place = tmp_path / name / "4" / data.classes[int(data.labels[i])] / f"{i:04d}.png"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image.permute(1, 2, 0).numpy()).save(place)
+    cell = small_cell(scenario="mixed", corruptions=("fog", "pixelate"), severity=4)
+    made = run_cell(cell, Conditions(root=str(images)))
+    # Files are read in the order of their names, so image i is image i again.
+    assert [int(label) for label in folder(tmp_path / "fog" / "4").labels] == data.labels.tolist()
+    order = [int(Path(folder(tmp_path / "fog" / "4").where(i)).stem) for i in range(len(data))]
+    assert order == sorted(order)
+    stored = run_cell(cell, Conditions(root=str(tmp_path)))
+    assert numbers([made]) == numbers([stored])
+    with pytest.raises(ValueError, match=r"has no snow of severity 4; it has fog \(4\), pixelate \(4\)"):
+        run_cell(small_cell(corruptions=("snow",), severity=4), Conditions(root=str(tmp_path)))
+
+
+def test_large_data_stream_from_their_files_with_the_same_numbers(
+    conditions: Conditions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from wildtta.bench import image_cache
+
+    cell = small_cell(
+        method="sar", scenario="mixed", corruptions=("fog", "gaussian_noise"), data_options={"corruption_seed": 5}
+    )
+    kept = run_cell(cell, conditions)
+    monkeypatch.setattr(image_cache, "_LARGEST", 0)
+    image_cache._stores.clear()
+    streamed = run_cell(cell, conditions)
+    assert numbers([kept]) == numbers([streamed])
+
+
+def test_methods_that_want_source_images_get_them_or_say_so(images: Path, conditions: Conditions) -> None:
+    everybody_teaches = {"redundant": 1.0, "reliable": 1.0, "lr": 0.01}
+    cell = small_cell(method="eata", options=everybody_teaches, data_options={"source_images": 30})
+    row = launch([cell], root=images, device="cpu", observer=Silent()).rows[0]
+    assert row["status"] == "failed"
+    assert "name a folder (or zip) of them with --source" in row["reason"]
+    with_source = run_cell(cell, Conditions(root=str(images), source=str(images)))
+    assert with_source["data_note"] == f"30 source images: {images.name}"
+    plain = run_cell(small_cell(method="eta", options=everybody_teaches), conditions)
+    assert with_source["metrics"]["nll"] != plain["metrics"]["nll"], "the Fisher penalty had no effect"

@@ -49,8 +49,9 @@ def run_cells(cells: Sequence[Cell], pool: Pool, *, journal: Journal | None = No
     rows = {row["key"]: row for row in journal.rows} if journal is not None else {}
     outcome = Outcome(found=len(wanted) - len(missing))
     observer.begin(len(wanted), outcome.found, pool.workers)
+    events = pool.run(missing, observer.running)
     try:
-        for event in pool.run(missing, observer.running) if missing else ():
+        for event in events if missing else ():
             if isinstance(event, Notice):
                 observer.notice(event.text)
                 continue
@@ -61,6 +62,7 @@ def run_cells(cells: Sequence[Cell], pool: Pool, *, journal: Journal | None = No
             outcome.failed += event.row["status"] != "ok"
             observer.finished(event.row)
     finally:
+        events.close()
         observer.end()
     outcome.rows = [rows[cell.key] for cell in wanted if cell.key in rows]
     return outcome

@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any
 
 from wildtta.bench.errors import BenchError
@@ -126,7 +127,7 @@ class Cell:
         if not self.corruptions:
             object.__setattr__(self, "severity", 0)
 
-    @property
+    @cached_property
     def key(self) -> str:
         """16 hexadecimal digits of the SHA-256 of the canonical JSON of what decides the numbers.
 

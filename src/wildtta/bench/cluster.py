@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 from wildtta.bench.cell import Cell
@@ -53,7 +53,7 @@ class RayPool:
         available = total.get("GPU", 0) * per_device if gpu else total.get("CPU", 0) // conditions.threads
         self.workers = max(1, int(available))
 
-    def run(self, cells: Sequence[Cell], on_progress: OnProgress) -> Iterator[Event]:
+    def run(self, cells: Sequence[Cell], on_progress: OnProgress) -> Generator[Event, None, None]:
         """See :class:`wildtta.bench.pool.Pool`."""
         ray = self._ray
         # Ray's own retries would run a lost cell again without a word; the driver does it and says so.

@@ -9,13 +9,13 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from wildtta.bench.cell import Cell
 from wildtta.bench.execute import Conditions, execute, failed_row
-from wildtta.bench.pool import ATTEMPTS, Event, Finished, Notice, OnProgress
+from wildtta.bench.pool import ATTEMPTS, Event, Finished, Notice, OnProgress, Throttled
 
 
 class InProcess:
@@ -27,11 +27,13 @@ class InProcess:
         self._device = device
         self._conditions = conditions
 
-    def run(self, cells: Sequence[Cell], on_progress: OnProgress) -> Iterator[Event]:
+    def run(self, cells: Sequence[Cell], on_progress: OnProgress) -> Generator[Event, None, None]:
         """See :class:`wildtta.bench.pool.Pool`."""
         for cell in cells:
             on_progress(cell, 0.0)
-            yield Finished(execute(cell, self._conditions, self._device, progress=partial(on_progress, cell)))
+            yield Finished(
+                execute(cell, self._conditions, self._device, progress=Throttled(partial(on_progress, cell)))
+            )
 
 
 class Processes:
@@ -48,7 +50,7 @@ class Processes:
         """How many cells run at a time."""
         return len(self._devices)
 
-    def run(self, cells: Sequence[Cell], on_progress: OnProgress) -> Iterator[Event]:
+    def run(self, cells: Sequence[Cell], on_progress: OnProgress) -> Generator[Event, None, None]:
         """See :class:`wildtta.bench.pool.Pool`. A worker that dies is replaced and its cell tried again."""
         waiting = deque(cells)
         attempts: dict[str, int] = {}

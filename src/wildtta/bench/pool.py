@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -33,6 +34,21 @@ OnProgress = Callable[[Cell, float], None]
 """Told how far a running cell is, as a share of its stream."""
 
 
+class Throttled:
+    """Passes on how far a cell is, twice a second at most: batches of one come faster than anybody reads."""
+
+    def __init__(self, tell: Callable[[float], None], every_s: float = 0.5) -> None:
+        self._tell = tell
+        self._every_s = every_s
+        self._last = time.monotonic()
+
+    def __call__(self, share: float) -> None:
+        now = time.monotonic()
+        if now - self._last >= self._every_s:
+            self._last = now
+            self._tell(share)
+
+
 class Pool(Protocol):
     """Runs cells somewhere."""
 
@@ -40,5 +56,5 @@ class Pool(Protocol):
     def workers(self) -> int:
         """How many cells run at a time."""
 
-    def run(self, cells: Sequence[Cell], on_progress: OnProgress) -> Iterator[Event]:
-        """Run all of them, each exactly once to its end; rows come as they are finished."""
+    def run(self, cells: Sequence[Cell], on_progress: OnProgress) -> Generator[Event, None, None]:
+        """Run all of them, each exactly once to its end; rows come as they are finished. Closing it ends what runs."""

@@ -9,12 +9,9 @@ from __future__ import annotations
 import json
 import os
 import queue
+import signal
 import sys
 import threading
-import time
-from typing import Any, TextIO
-
-_PROGRESS_EVERY_S = 0.5
 
 
 def main(device: str, conditions: str) -> None:
@@ -22,17 +19,23 @@ def main(device: str, conditions: str) -> None:
     # Whatever a network or a library prints must not get between the rows.
     output = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    # Ctrl-C reaches the whole group; it is the driver that decides, and its end is this process's end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     waiting: queue.Queue[str] = queue.Queue()
     threading.Thread(target=_listen, args=(waiting,), daemon=True).start()
 
     from wildtta.bench.cell import Cell
     from wildtta.bench.execute import Conditions, execute
     from wildtta.bench.journal import encode
+    from wildtta.bench.pool import Throttled
+
+    def tell(share: float) -> None:
+        output.write(json.dumps({"progress": round(share, 4)}) + "\n")
 
     agreed = Conditions(**json.loads(conditions))
     while True:
         cell = Cell.from_json(json.loads(waiting.get()))
-        row = execute(cell, agreed, device, progress=_Throttled(output))
+        row = execute(cell, agreed, device, progress=Throttled(tell))
         output.write(json.dumps({"row": json.loads(encode(row))}) + "\n")
 
 
@@ -40,21 +43,6 @@ def _listen(waiting: queue.Queue[str]) -> None:
     for line in sys.stdin:
         waiting.put(line)
     os._exit(0)
-
-
-class _Throttled:
-    """Tells the driver how far the cell is, now and then."""
-
-    def __init__(self, output: TextIO) -> None:
-        self._output = output
-        self._last = time.monotonic()
-
-    def __call__(self, share: float) -> None:
-        now = time.monotonic()
-        if now - self._last >= _PROGRESS_EVERY_S:
-            self._last = now
-            message: dict[str, Any] = {"progress": round(share, 4)}
-            self._output.write(json.dumps(message) + "\n")
 
 
 if __name__ == "__main__":
