@@ -178,10 +178,13 @@ def _generated() -> tuple[Pixels, ...]:
 
 
 def _generate(statistics: _Statistics, seed: int) -> Pixels:
-    """A texture whose detail, brightness distribution and colours follow ``statistics``."""
+    """A texture whose detail, brightness distribution and colours follow ``statistics``.
+
+    All in float64, so that machines which round differently still give the same 8-bit texture.
+    """
     generator = np.random.default_rng(seed)
-    brightness = _multiscale_noise(statistics, generator)
-    hue = _multiscale_noise(statistics, generator)
+    brightness = _multiscale_noise(statistics, generator, needle_octaves=4)
+    hue = _multiscale_noise(statistics, generator, needle_octaves=0)
     ranks = np.argsort(np.argsort(brightness, axis=None)).reshape(brightness.shape) / (brightness.size - 1)
     grey = np.interp(ranks, _SHARES, statistics.quantiles)
     grey = (grey - grey.mean()) / grey.std()
@@ -192,13 +195,56 @@ def _generate(statistics: _Statistics, seed: int) -> Pixels:
     return np.asarray(np.stack(channels, axis=-1).round().clip(0, 255), dtype=np.uint8)
 
 
-def _multiscale_noise(statistics: _Statistics, generator: np.random.Generator) -> npt.NDArray[np.float64]:
-    """Sum of noise in octaves, each with the variance that the photograph's blocks lose from one side to the next."""
+def _multiscale_noise(
+    statistics: _Statistics, generator: np.random.Generator, *, needle_octaves: int
+) -> npt.NDArray[np.float64]:
+    """Sum of noise in octaves, each with the variance that the photograph's blocks lose from one side to the next.
+
+    The finest ``needle_octaves`` are needles of ice, the coarser ones clouds.
+    """
     variances = np.square((*statistics.block_deviation, 0.0))
-    total = np.zeros(statistics.shape)
+    total = torch.zeros(statistics.shape, dtype=torch.float64)
+    mosaic = _mosaic(statistics.shape, generator) if needle_octaves else total
     for octave, variance in enumerate(variances[:-1] - variances[1:]):
-        cells = [side // (1 << octave) + 2 for side in statistics.shape]
-        coarse = torch.from_numpy(generator.standard_normal((1, 1, *cells)))
-        smooth = F.interpolate(coarse, size=statistics.shape, mode="bicubic", align_corners=False)[0, 0].numpy()
-        total += np.sqrt(variance) * (smooth - smooth.mean()) / smooth.std()
+        if octave < needle_octaves:
+            field = _needles(mosaic, 1 << octave, generator)
+        else:
+            field = _clouds(statistics.shape, 1 << octave, generator)
+        total.add_((field - field.mean()) / field.std(), alpha=float(np.sqrt(variance)))
     return np.asarray((total - total.mean()) / total.std(), dtype=np.float64)
+
+
+_NEEDLE_DIRECTIONS = 6
+_PATCH_SIDE = 30
+
+
+def _clouds(shape: tuple[int, int], cell: int, generator: np.random.Generator) -> Tensor:
+    """Noise on a grid of ``cell`` pixels, smoothly interpolated."""
+    grid = [side // cell + 2 for side in shape]
+    coarse = torch.from_numpy(generator.standard_normal((1, 1, *grid)))
+    return F.interpolate(coarse, size=shape, mode="bicubic", align_corners=False)[0, 0]
+
+
+def _mosaic(shape: tuple[int, int], generator: np.random.Generator) -> Tensor:
+    """Patches with irregular borders: the number of the smooth field that is largest at a pixel."""
+    return torch.stack([_clouds(shape, _PATCH_SIDE, generator) for _ in range(_NEEDLE_DIRECTIONS)]).argmax(dim=0)
+
+
+def _needles(mosaic: Tensor, width: int, generator: np.random.Generator) -> Tensor:
+    """Bundles of parallel needles: directional noise, where each patch of the mosaic has a direction of its own.
+
+    White noise is filtered, per direction, by a band-pass across the needles and a low-pass along them.
+    """
+    shape = tuple(mosaic.shape)
+    spectrum = torch.fft.rfft2(torch.from_numpy(generator.standard_normal(shape)))
+    rows = torch.fft.fftfreq(shape[0], dtype=torch.float64)[:, None]
+    columns = torch.fft.rfftfreq(shape[1], dtype=torch.float64)[None, :]
+    needles = torch.zeros(shape, dtype=torch.float64)
+    for direction in range(_NEEDLE_DIRECTIONS):
+        angle = np.pi * (direction + 0.5) / _NEEDLE_DIRECTIONS
+        along = (columns * np.cos(angle) + rows * np.sin(angle)).square_().mul_(18 * np.pi**2 * width**2)
+        across = (rows * np.cos(angle) - columns * np.sin(angle)).square_().mul_(2 * np.pi**2 * width**2)
+        passed = torch.exp(-along - 0.25 * across) - torch.exp(-along - across)
+        field = torch.fft.irfft2(spectrum * passed, s=shape)
+        needles = torch.where(mosaic == direction, field / field.std(), needles)
+    return needles
