@@ -116,7 +116,7 @@ def reproduce(
             )  # fmt: skip
         rows = [row for outcome in outcomes for row in outcome.rows]
         _show(chosen, where, rows)
-        _report(where, rows, out or book.with_suffix(""), on)
+        _report(chosen, where, rows, out or book.with_suffix(""))
     raise typer.Exit(max(exit_code(outcome) for outcome in outcomes))
 
 
@@ -140,7 +140,7 @@ def _networks(entries: Sequence[str] | None, on: str, weights: str) -> Any:
             raise ValueError(f"--model takes NAME=MODEL with NAME one of {', '.join(IMAGENET_NETWORKS)}; got {entry!r}")
         spec, _, file = place.partition("@")
         options = {"pretrained": False} if _random(weights) else {}
-        networks[name] = Network(model=spec, model_options=options, weights=file or None, own=True)
+        networks[name] = Network(model=spec, model_options=options, weights=file or None)
     return networks
 
 
@@ -165,6 +165,9 @@ def _wanted(
     for name in networks or ():
         if name not in where.networks:
             raise ValueError(f"no network {name!r} here; there are {', '.join(where.networks)}")
+    for name in methods or ():
+        if name not in where.methods:
+            raise ValueError(f"unknown method {name!r}; there are {', '.join(sorted(where.methods))}")
     models = {where.networks[name].model for name in networks or ()}
     return (
         (not methods or cell.method in methods)
@@ -206,16 +209,16 @@ def _show(experiments: Sequence[Experiment], where: Setting, rows: Sequence[Row]
         console.print()
 
 
-def _report(where: Setting, rows: Sequence[Row], out: Path, on: str) -> None:
+def _report(experiments: Sequence[Experiment], where: Setting, rows: Sequence[Row], out: Path) -> None:
     from wildtta.report.document import gather
     from wildtta.report.from_paper import paper_part
     from wildtta.report.terminal import claim_lines
     from wildtta.report.writing import write_document
 
-    part = paper_part(where, rows)
+    part = paper_part(where, rows, [experiment.name for experiment in experiments])
     for line in claim_lines(part.outcomes):
         typer.echo(line)
-    written = write_document(gather(rows, title=f"SAR and SAR² on {on}", parts=[part]), out)
+    written = write_document(gather(rows, title=f"SAR and SAR² on {where.where}", parts=[part]), out)
     typer.echo(f"report: {written.html}")
 
 

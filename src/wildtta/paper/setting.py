@@ -136,12 +136,11 @@ def scale_named(name: str, where: Where) -> Scale:
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """A network of the benchmark: how to make it, and which weights; ``own`` marks one that the user brought."""
+    """A network of the benchmark: how to make it, and which weights."""
 
     model: str
     model_options: Mapping[str, Any] = field(default_factory=dict)
     weights: str | None = None
-    own: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,12 +263,23 @@ class Setting:
                 seed=seed,
                 limit=limit,
                 protocol=self.protocol,
-                model_name=network if place.own else None,
+                model_name=network_title(network, place.model),
                 measure=tuple(measure),
                 measure_options={name: self.scale.measures[name] for name in measure if name in self.scale.measures},
             )
             for seed in range(self.seeds)
         )
+
+
+def network_title(network: str, model: str) -> str:
+    """How rows name a network: the paper's name, and what plays its part where that is another one."""
+    return network if IMAGENET_NETWORKS.get(network) == model else f"{model} for {network}"
+
+
+def network_of(title: str | None) -> str | None:
+    """The paper's name in a title of :func:`network_title`; None for any other title."""
+    name = (title or "").rpartition(" for ")[2]
+    return name if name in IMAGENET_NETWORKS else None
 
 
 @lru_cache(maxsize=64)

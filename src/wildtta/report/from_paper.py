@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from wildtta.bench import Cell, Row
@@ -21,7 +21,7 @@ from wildtta.paper import (
     setting,
 )
 from wildtta.paper.experiment import ECE
-from wildtta.paper.setting import CORRUPTIONS, GLYPH_NETWORKS, IMAGENET_NETWORKS, Where, scale_named
+from wildtta.paper.setting import CORRUPTIONS, IMAGENET_NETWORKS, Where, network_of, scale_named
 from wildtta.report.chart import Figure
 from wildtta.report.names import paper_label
 from wildtta.report.table import Better, Column, Number, Table, TableRow, with_best
@@ -34,7 +34,6 @@ _OF_WHERE: dict[str, Where] = {
     "imagenet": "imagenet-c",
     "folder": "folder",
 }
-_PAPER_NAMES = {model: name for names in (GLYPH_NETWORKS, IMAGENET_NETWORKS) for name, model in names.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,10 +50,12 @@ class PaperPart:
 def settings_in(rows: Sequence[Row]) -> list[Setting]:
     """The settings of the paper's experiments that these rows come from, the one with most rows first.
 
-    A journal names cells, not experiments; so every combination of scale, data, preprocessing and networks that occurs
-    is tried, and kept where it explains rows that no better one does.
+    A journal names cells, not experiments, but ``wildtta reproduce`` titles its networks by the paper's names; so every
+    combination of scale, data, preprocessing and networks that such rows have is tried, and kept where it explains rows
+    that no better one does. Other rows never become a table of the paper, however much they look like one.
     """
-    cells = [Cell.from_json(row["cell"]) for row in rows]
+    everything = [Cell.from_json(row["cell"]) for row in rows]
+    cells = [cell for cell in everything if network_of(cell.model_name)]
     chosen, covered = _explain(cells, cut=False)
     rest = [cell for cell in cells if cell.key not in covered]
     # Streams cut by --limit fit no scale as it is: try their own lengths on what is left.
@@ -117,34 +118,47 @@ def _networks_in(cells: Sequence[Cell]) -> list[dict[str, Network]]:
     """The networks by the paper's names, one table per way of making them (trained or random weights)."""
     ways: dict[str, dict[str, Network]] = {}
     for cell in cells:
-        own = cell.model_name in IMAGENET_NETWORKS
-        name = cell.model_name if own else _PAPER_NAMES.get(cell.model)
+        name = network_of(cell.model_name)
         if name is None:
             continue
         way = ways.setdefault(str(sorted(cell.model_options.items())), {})
-        network = Network(model=cell.model, model_options=cell.model_options, weights=cell.weights, own=own)
+        network = Network(model=cell.model, model_options=cell.model_options, weights=cell.weights)
         way.setdefault(name, network)
     return [{name: way[name] for name in IMAGENET_NETWORKS if name in way} for way in ways.values()]
 
 
-def paper_part(where: Setting, rows: Sequence[Row]) -> PaperPart:
-    """Tables, figures and claims of one setting; experiments without any finished cell are left out."""
+def paper_part(where: Setting, rows: Sequence[Row], names: Collection[str] | None = None) -> PaperPart:
+    """Tables, figures and claims of one setting: the named experiments, or those that the rows are about."""
     by_key = {row["key"]: row for row in rows}
-    tables: list[Table] = []
-    figures: list[Figure] = []
-    keys: set[str] = set()
-    for experiment in experiments().values():
-        view = View(experiment, where, by_key)
-        if not view.found:
-            continue
-        keys |= {cell.key for spot in view.spots for cell in spot.cells if cell.key in by_key}
-        if experiment.draw is None:
-            tables.append(table_of(view))
-        else:
-            figures.append(figure_of(view))
-    known = experiments()
-    outcomes = [decide(claim, known[claim.experiment], where, by_key) for claim in claims()]
-    return PaperPart(setting=where, tables=tables, figures=figures, outcomes=outcomes, keys=frozenset(keys))
+    views = {name: View(experiment, where, by_key) for name, experiment in experiments().items()}
+    found = {
+        name: {cell.key for spot in view.spots for cell in spot.cells if cell.key in by_key}
+        for name, view in views.items()
+    }
+    chosen = set(names) if names is not None else _about(views, found)
+    shown = [view for name, view in views.items() if name in chosen and found[name]]
+    return PaperPart(
+        setting=where,
+        tables=[table_of(view) for view in shown if view.experiment.draw is None],
+        figures=[figure_of(view) for view in shown if view.experiment.draw is not None],
+        outcomes=[decide(claim, experiments()[claim.experiment], where, by_key) for claim in claims()],
+        keys=frozenset().union(*(found[view.experiment.name] for view in shown)),
+    )
+
+
+def _about(views: Mapping[str, View], found: Mapping[str, set[str]]) -> set[str]:
+    """Experiments of which at least half was run, and, for rows in none of them, those that hold most of these rows.
+
+    Tables share cells: running one leaves fragments of many others, which nobody asked for.
+    """
+    planned = {name: len({cell.key for spot in view.spots for cell in spot.cells}) for name, view in views.items()}
+    chosen = {name for name, keys in found.items() if keys and len(keys) >= planned[name] / 2}
+    rest = set().union(*found.values()) - set().union(*(found[name] for name in chosen))
+    while rest:
+        best = max(found, key=lambda name: len(found[name] & rest))
+        chosen.add(best)
+        rest -= found[best]
+    return chosen
 
 
 def paper_parts(rows: Sequence[Row]) -> list[PaperPart]:
