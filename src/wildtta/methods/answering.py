@@ -11,11 +11,6 @@ from wildtta.engine import Engine
 from wildtta.outcome import Answer, Output, StepReport
 
 
-def finite_rows(images: Tensor) -> Tensor:
-    """Which samples hold finite numbers only, [B] bool."""
-    return torch.isfinite(images).flatten(1).all(1)
-
-
 def answer_with(
     engine: Engine,
     output: Output,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from wildtta.methods.answering import answer_with, finite_rows
+from wildtta.methods.answering import answer_with
 from wildtta.methods.base import BatchStatistics, Method
 from wildtta.methods.gradient import help_text
 from wildtta.methods.registry import register
@@ -123,7 +123,8 @@ class MEMO(Method):
         losses: list[Tensor] = []
         norms: list[Tensor] = []
         sound = torch.ones((), dtype=torch.bool, device=engine.device)
-        usable = finite_rows(images).tolist()
+        usable = torch.isfinite(images).flatten(1).all(1).tolist()  # the one read
+        before = {} if all(usable) else {name: value.clone() for name, value in engine.memory.items()}
         for image, finite in zip(images, usable, strict=True):
             if finite:
                 output, loss, norm, fine = self._episode(engine, image)
@@ -134,6 +135,9 @@ class MEMO(Method):
                 output = self._forward(engine, image[None], grad=False)
                 sound = torch.zeros_like(sound)
             outputs.append(output)
+        if not all(usable):  # the good images had their episodes; the batch as a whole leaves no trace
+            for name, value in before.items():
+                engine.memory[name].copy_(value)
         passed = self.views * self.steps * sum(usable)
         return answer_with(
             engine,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from wildtta.methods.answering import answer_with, finite_rows
+from wildtta.methods.answering import answer_with
 from wildtta.methods.base import BatchStatistics, Method
 from wildtta.methods.gradient import help_text
 from wildtta.methods.registry import register
@@ -76,6 +76,11 @@ class RoTTA(Method):
         if not (self.lr > 0 and math.isfinite(self.lr)):
             raise ValueError(f"lr must be a positive number, got {self.lr!r}")
 
+    @classmethod
+    def example_options(cls, images: Tensor) -> dict[str, Any]:
+        options: dict[str, Any] = {"capacity": 8, "every": 4}
+        return options if images.dim() == 4 else {**options, "augment": lambda inputs, generator: inputs}
+
     def _kept(self, engine: Engine) -> BalancedMemory:
         return BalancedMemory(self.capacity, engine.network.classes, self.timeliness, self.uncertainty)
 
@@ -105,12 +110,12 @@ class RoTTA(Method):
         output = self._teacher_output(engine, images)
         probabilities = output.logits.softmax(-1)
         uncertainties = -(probabilities * (probabilities + 1e-6).log()).sum(-1)
-        sound = finite_rows(images) & torch.isfinite(uncertainties)
-        facts = torch.stack([output.labels.double(), uncertainties.double(), sound.double()], 1).tolist()
+        sound = (torch.isfinite(images).flatten(1).all(1) & torch.isfinite(uncertainties)).all()
+        facts = torch.stack([output.labels.double(), uncertainties.double(), sound.expand(len(images)).double()], 1)
         updates, passed, gradient_norm = 0, 0, torch.full((), math.nan)
-        for image, (label, uncertainty, usable) in zip(images, facts, strict=True):
+        for image, (label, uncertainty, usable) in zip(images, facts.tolist(), strict=True):  # the one read
             if not usable:
-                continue
+                break
             row = self._kept(engine).offer(engine.memory, int(label), uncertainty)
             if row is not None:
                 engine.memory["kept_images"][row].copy_(image)
@@ -123,7 +128,7 @@ class RoTTA(Method):
             forwards=len(images) + 2 * passed,
             backwards=passed,
             learned=updates > 0,
-            skipped=(~sound).any(),
+            skipped=~sound,
             gradient_norm=gradient_norm,
         )
 

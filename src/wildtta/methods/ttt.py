@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from wildtta.methods.answering import answer_with, finite_rows
+from wildtta.methods.answering import answer_with
 from wildtta.methods.base import BatchStatistics, Method
 from wildtta.methods.gradient import help_text
 from wildtta.methods.registry import register
@@ -104,7 +104,10 @@ class TTT(Method):
             return self.stage
         if isinstance(self.branch, str | Path):
             return load_branch(self.branch, network)[1]
-        return middle_stage(network)[0]
+        try:
+            return middle_stage(network)[0]
+        except ValueError as error:
+            raise ValueError(f"ttt needs a network that can be branched in the middle: {error}") from error
 
     def _branch(self, engine: Engine) -> FunctionalModule:
         kept = engine.companions.get("branch")
@@ -140,23 +143,21 @@ class TTT(Method):
             drawn = memory[COUNTER].clone()
             engine.restart()
             memory[COUNTER].copy_(drawn)
-        usable = finite_rows(images)
-        number = int(usable.sum())  # the one read: how many teach
-        teaching = images if number == len(images) else images[usable]
-        sound = torch.full((), number == len(images), device=engine.device)
+        usable = bool(torch.isfinite(images).all())  # the one read
+        sound = torch.full((), usable, device=engine.device)
         facts: dict[str, Any] = {}
-        if number:
+        if usable:
             for _ in range(self.steps):
-                loss, norm, fine = self._practise(engine, teaching)
+                loss, norm, fine = self._practise(engine, images)
                 sound = sound & fine
                 facts = {"loss": loss, "gradient_norm": norm}
-        passed = self.copies * self.steps * number
+        passed = self.copies * self.steps * len(images) if usable else 0
         return answer_with(
             engine,
             self._predicted(engine, images),
             forwards=len(images) + passed,
             backwards=passed,
-            learned=number > 0,
+            learned=sound,
             skipped=~sound,
             **facts,
         )

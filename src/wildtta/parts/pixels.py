@@ -32,7 +32,8 @@ def pixel_scale(network: nn.Module, images: Tensor, mean: Level, std: Level) -> 
     """
     if images.dim() != 4:
         raise ValueError(
-            f"this method augments images [batch, channels, height, width], got inputs of shape {tuple(images.shape)}"
+            f"pixels are changed in images [batch, channels, height, width], got inputs of shape {tuple(images.shape)}; "
+            "for other inputs give the method an augment= of your own, where it has one"
         )
     if (mean is None) != (std is None):
         raise ValueError("give mean and std together (or neither: then the network's configuration tells, or the range)")

@@ -1,0 +1,121 @@
+"""Training a small unconditional diffusion model on source images, for DDA."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from wildtta.data import ImageSet, InputProtocol
+from wildtta.parts.diffusion import DiffusionModel, diffusers_library
+from wildtta.training.batches import shuffled_batches
+
+_SECONDS_BETWEEN_LINES = 4.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiffusionPlan:
+    """A UNet's size and how it is trained: noise prediction, AdamW, an average of the weights is kept."""
+
+    steps: int = 4000
+    batch_size: int = 64
+    lr: float = 1e-3
+    channels: tuple[int, ...] = (24, 48, 64)
+    layers: int = 1
+    average: float = 0.995
+    """Weight of the old value in the average of the weights, which is what is kept."""
+    seed: int = 0
+    workers: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_size", "layers"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not self.lr > 0:
+            raise ValueError(f"lr must be positive, got {self.lr}")
+        if len(self.channels) < 2 or any(width % 8 for width in self.channels):
+            raise ValueError(f"channels must be at least two multiples of 8 (group norms), got {self.channels}")
+
+
+def small_unet(plan: DiffusionPlan, side: int) -> nn.Module:
+    """A convolutional UNet without attention: what a CPU can train and run on small images."""
+    levels = len(plan.channels)
+    unet: nn.Module = diffusers_library().UNet2DModel(
+        sample_size=side,
+        block_out_channels=plan.channels,
+        layers_per_block=plan.layers,
+        down_block_types=("DownBlock2D",) * levels,
+        up_block_types=("UpBlock2D",) * levels,
+        norm_num_groups=8,
+        add_attention=False,
+    )
+    return unet
+
+
+def train_diffusion(
+    images: ImageSet,
+    protocol: InputProtocol,
+    plan: DiffusionPlan,
+    device: torch.device,
+    report: Callable[[str], None] = print,
+) -> DiffusionModel:
+    """min over θ of E ‖ε − ε_θ(√ᾱ_t x + √(1 − ᾱ_t) ε, t)‖² on images in [−1, 1] (Ho et al. 2020)."""
+    scheduler = diffusers_library().DDPMScheduler()
+    generator = torch.Generator(device).manual_seed(plan.seed)
+    batches = _endless(images, protocol, plan)
+    first = next(batches)
+    with torch.random.fork_rng([]):
+        torch.manual_seed(plan.seed)
+        unet = small_unet(plan, first.shape[-1]).to(device).train()
+    kept = copy.deepcopy(unet).eval().requires_grad_(False)
+    optimizer = torch.optim.AdamW(unet.parameters(), lr=plan.lr, weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, plan.lr, total_steps=plan.steps + 1, pct_start=0.05)
+    running = torch.zeros((), device=device)
+    began = last_line = time.monotonic()
+    for step in range(plan.steps):
+        batch = first if step == 0 else next(batches)
+        loss = _loss(unet, scheduler, batch.to(device).float() / 127.5 - 1, generator)
+        optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(loss)
+        nn.utils.clip_grad_norm_(unet.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        keep = min(plan.average, (step + 1) / (step + 10))
+        with torch.no_grad():
+            for old, new in zip(kept.parameters(), unet.parameters(), strict=True):
+                old.lerp_(new, 1 - keep)
+        running.lerp_(loss.detach(), max(0.02, 1 / (step + 1)))
+        if time.monotonic() - last_line > _SECONDS_BETWEEN_LINES or step + 1 == plan.steps:
+            last_line = time.monotonic()
+            left = (plan.steps - step - 1) * (last_line - began) / (step + 1)
+            report(f"step {step + 1}/{plan.steps}, loss {running.item():.4f}, {left:.0f} s left")
+    return DiffusionModel(kept, scheduler)
+
+
+def save_diffusion(model: DiffusionModel, folder: str | Path) -> None:
+    """Write the model as ``diffusers`` does (``unet/``, ``scheduler/``; safetensors)."""
+    model.unet.save_pretrained(Path(folder) / "unet", safe_serialization=True)  # type: ignore[operator]
+    model.scheduler.save_pretrained(Path(folder) / "scheduler")
+
+
+def _loss(unet: nn.Module, scheduler: object, clean: Tensor, generator: torch.Generator) -> Tensor:
+    device = clean.device
+    times = torch.randint(1000, (len(clean),), generator=generator, device=device)
+    noise = torch.randn(clean.shape, generator=generator, device=device)
+    noisy = scheduler.add_noise(clean, noise, times)  # type: ignore[attr-defined]
+    return F.mse_loss(unet(noisy, times).sample, noise)
+
+
+def _endless(images: ImageSet, protocol: InputProtocol, plan: DiffusionPlan) -> Iterator[Tensor]:
+    epoch = 0
+    while True:
+        yield from shuffled_batches(
+            images, protocol, batch_size=plan.batch_size, epoch=epoch, seed=plan.seed, workers=plan.workers
+        )
+        epoch += 1
