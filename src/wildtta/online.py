@@ -189,7 +189,7 @@ def _refreshed_before(method: GradientMethod, engine: Engine, seen: Look) -> Ite
         yield
         return
     engine.bank_before = {name: value.clone() for name, value in engine.memory.items() if name.startswith("bank_")}
-    method.remember(engine, seen.first, seen.lesson, seen.finite)
+    method.refresh_bank(engine, seen.first, seen.lesson, seen.finite)
     try:
         yield
     finally:

@@ -254,7 +254,11 @@ class GradientMethod(Method):
         return losses if lesson.weights is None else losses * lesson.weights
 
     def remember(self, engine: Engine, first: Output, lesson: Lesson, allowed: Tensor) -> None:
-        """What is kept for the next batch, where ``allowed`` (a boolean scalar on the device): the bank's rows."""
+        """What is kept for the next batch, where ``allowed`` (a boolean scalar on the device)."""
+        self.refresh_bank(engine, first, lesson, allowed)
+
+    def refresh_bank(self, engine: Engine, first: Output, lesson: Lesson, allowed: Tensor) -> None:
+        """The bank's rows of the classes in this batch, where ``allowed``."""
         if self.bank:
             live = self.live_centroids(engine, first, lesson)
             centroid_bank.refresh(engine.memory, live, rate=self.bank_rate, reading=self.reading, allowed=allowed)

@@ -17,7 +17,7 @@ def permute_patches(images: Tensor, order: Tensor, grid: int = 4) -> Tensor:
     """Cut each image into ``grid`` × ``grid`` patches and put patch ``order[b, j]`` at place j (row by row).
 
     ``order`` is [B, grid²]. A side that is no multiple of the grid is resized to one and back, as DeYO's authors do.
-    Signals [B, C, L] and vectors [B, L] are cut into ``grid²`` pieces along their length; a rest stays in place.
+    Signals [B, C, L] and vectors [B, L] are cut along their length, into as many pieces as ``order`` has; a rest stays.
     """
     if images.dim() in (2, 3):
         return _permute_pieces(images, order)
@@ -67,19 +67,24 @@ def permute_pixels(images: Tensor, order: Tensor) -> Tensor:
 
 def occlude(images: Tensor) -> Tensor:
     """The middle half of each side (a quarter of an image) replaced by the channel's mean."""
-    spatial = images.shape[2:] if images.dim() > 2 else images.shape[1:]
-    middle = (..., *(slice(side // 4, side // 4 + max(1, side // 2)) for side in spatial))
-    dims = tuple(range(-len(spatial), 0))
-    occluded = images.clone()
-    occluded[middle] = images.mean(dims, keepdim=True).expand_as(images)[middle]
-    return occluded
+    first = 2 if images.dim() > 2 else 1
+    hidden = images
+    inside = torch.ones((), dtype=torch.bool, device=images.device)
+    for dim in range(first, images.dim()):
+        side = images.shape[dim]
+        place = torch.arange(side, device=images.device)
+        middle = (place >= side // 4) & (place < side // 4 + max(1, side // 2))
+        inside = inside & middle.view(-1, *(1,) * (images.dim() - dim - 1))
+        hidden = hidden.mean(dim, keepdim=True)
+    return torch.where(inside, hidden, images)
 
 
 def destroyer(kind: Destruction, grid: int) -> Destroyer:
     """The transformation by name; what is random in it is drawn from the generator that it is given."""
 
     def patch(images: Tensor, generator: torch.Generator) -> Tensor:
-        order = torch.rand(len(images), grid * grid, generator=generator).argsort(-1)
+        pieces = grid * grid if images.dim() == 4 else min(grid * grid, images.shape[-1])
+        order = torch.rand(len(images), pieces, generator=generator).argsort(-1)
         return permute_patches(images, order.to(images.device), grid)
 
     def pixel(images: Tensor, generator: torch.Generator) -> Tensor:

@@ -14,7 +14,8 @@ from wildtta.parts.objectives import entropy
 def keep_length(logits: Tensor) -> Tensor:
     """x / ‖x‖₂ · sg(‖x‖₂): the same values, with a gradient that turns the logits and does not lengthen them."""
     length = torch.linalg.vector_norm(logits, dim=-1, keepdim=True)
-    return logits * (length.detach() / length.clamp(min=1e-12))
+    held: Tensor = logits * (length.detach() / length.clamp(min=1e-12))
+    return held
 
 
 def opinion_entropy(logits: Tensor) -> Tensor:
