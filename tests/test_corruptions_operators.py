@@ -194,6 +194,8 @@ def test_errors_say_what_was_expected() -> None:
         corrupt(images, "fog", 6)
     with pytest.raises(ValueError, match=r"expected uint8 \[N, 3, H, W\], got torch.float32"):
         corrupt(images.float(), "fog", 1)
+    with pytest.raises(ValueError, match="on the CPU or a CUDA device, got meta"):
+        corrupt(images.to("meta"), "fog", 1)
     with pytest.raises(ValueError, match="one per image"):
         corrupt(images, "fog", 1, seed=[1, 2, 3])
     with pytest.raises(ValueError, match="index: expected 2 positions"):

@@ -73,7 +73,7 @@ def test_zip_equals_folder_and_workers_do_not_matter(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "val.zip", "w") as archive:
         for found in sorted(source.rglob("*.JPEG"), reverse=True):
             archive.write(found, Path("val") / found.relative_to(source))
-    options = {"corruptions": ("glass_blur", "elastic_transform", "frost"), "severities": (1, 5)}
+    options = {"corruptions": ("glass_blur", "elastic_transform", "fog"), "severities": (1, 5)}
     write_corrupted(source, tmp_path / "one", **options)
     done = write_corrupted(tmp_path / "val.zip", tmp_path / "four", workers=4, **options)
     assert done.written == done.total == 90 * 6
@@ -149,14 +149,13 @@ def test_a_second_run_at_the_same_time_is_refused(tmp_path: Path) -> None:
         os.close(handle)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_broken_images_are_named(tmp_path: Path, workers: int) -> None:
+def test_broken_images_are_named(tmp_path: Path) -> None:
     source = make_source(tmp_path / "val", 2)
     victim = source / CLASSES[1] / "val_4.JPEG"
     victim.write_bytes(victim.read_bytes()[:100])
-    options = {"corruptions": ("contrast",), "severities": (1, 2), "workers": workers}
+    options = {"corruptions": ("contrast",), "severities": (1, 2)}
     with pytest.raises(BrokenImage, match=r"val_4\.JPEG"):
-        write_corrupted(source, tmp_path / "fatal", **options)
+        write_corrupted(source, tmp_path / "fatal", workers=2, **options)
     done = write_corrupted(source, tmp_path / "skip", broken="skip", **options)
     assert done.written == 10
     assert len(done.broken) == 1

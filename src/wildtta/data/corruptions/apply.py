@@ -81,7 +81,7 @@ def corrupt(
     seeds = seed_array.tolist() if seed_array.ndim else (keys >> np.uint64(32)).tolist()
 
     result = torch.empty_like(images, memory_format=torch.contiguous_format)
-    step = max(_VALUES_PER_CHUNK.get(images.device.type, 1 << 22) // (3 * height * width), 1)
+    step = max(_VALUES_PER_CHUNK[images.device.type] // (3 * height * width), 1)
     for start in range(0, count, step):
         stop = min(start + step, count)
         source: Draws
@@ -105,6 +105,11 @@ def _check_images(images: Tensor) -> None:
         raise ValueError(
             f"images: expected uint8 [N, 3, H, W], got {images.dtype} {list(images.shape)}; "
             "corruptions apply before normalisation, to 8-bit RGB images"
+        )
+    if images.device.type not in _VALUES_PER_CHUNK:
+        raise ValueError(
+            f"images: corruptions compute in float64 on the CPU or a CUDA device, got {images.device}; "
+            "pass images.cpu() and move the result"
         )
     if min(images.shape[2:]) < 16:
         raise ValueError(f"images: expected sides of at least 16 pixels, got {list(images.shape[2:])}")
