@@ -6,6 +6,7 @@ import contextlib
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Literal, get_args
 
 import torch
@@ -13,6 +14,9 @@ from torch import Tensor
 
 Precision = Literal["fp32", "tf32", "bf16"] | None
 PRECISIONS: tuple[str, ...] = (*get_args(Literal["fp32", "tf32", "bf16"]), "auto")
+
+# What the caller had on when losses switched autocast off: passes in between run at the caller's setting.
+_callers_autocast: ContextVar[tuple[bool, torch.dtype] | None] = ContextVar("callers_autocast", default=None)
 
 
 @contextlib.contextmanager
@@ -51,14 +55,26 @@ def precision_context(precision: Precision, device: torch.device) -> Iterator[No
             stack.enter_context(torch.autocast(device.type, enabled=False))
             if device.type == "cuda":
                 stack.enter_context(_tensor_cores_for_float32(precision == "tf32"))
+        elif (callers := _callers_autocast.get()) is not None:
+            enabled, dtype = callers
+            stack.enter_context(torch.autocast(device.type, dtype=dtype, enabled=enabled, cache_enabled=False))
         yield
 
 
 @contextlib.contextmanager
 def losses_in_full_precision(device: torch.device) -> Iterator[None]:
-    """Objectives are computed outside autocast, whatever the caller has on."""
-    with torch.autocast(device.type, enabled=False):
-        yield
+    """Objectives are computed outside autocast, whatever the caller has on (passes within are at the caller's setting)."""
+    outermost = _callers_autocast.get() is None
+    kind = device.type
+    token = (
+        _callers_autocast.set((torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))) if outermost else None
+    )
+    try:
+        with torch.autocast(kind, enabled=False):
+            yield
+    finally:
+        if token is not None:
+            _callers_autocast.reset(token)
 
 
 def fastest_precision(one_pass: Callable[[Tensor, Precision], None], images: Tensor) -> Precision:
