@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from printed_journal import empty_row, papers_setting, printed_journal, put
+from printed_journal import FILES, empty_row, papers_setting, printed_journal, put
 from wildtta.bench import Row
 from wildtta.paper import Setting, View, claims, decide, experiments, printed_tables, setting
 
@@ -147,3 +147,27 @@ def test_magnitudes_are_not_asked_of_other_data() -> None:
     # There is no batch-norm network among the glyphs.
     assert decide(by_name["table-1/C2"], experiment, glyphs, rows).status == "not run"
     assert decide(by_name["table-4/C2"], experiments()["table-4"], glyphs, {}).status == "not run"
+
+
+@pytest.mark.parametrize("scale", ["tiny", "quick"])
+@pytest.mark.parametrize("value", [0.0, 12.5])
+def test_no_stream_is_too_short_to_be_judged_or_refused(scale: str, value: float) -> None:
+    """Every claim on streams of a batch or two, all methods equal: a verdict or a reason, never an accident."""
+    small = setting("imagenet-c", scale=scale, overrides=FILES)
+    for claim in claims():
+        experiment = experiments()[claim.experiment]
+        rows = {}
+        for spot in experiment.plan(small):
+            for cell in spot.cells:
+                row = rows.setdefault(cell.key, empty_row(cell))
+                put(row, spot.metric, value)
+                row["metrics"] |= {"histogram": [1, 0, 0], "running": [], "top_class_share": 50.0, "collapsed": False}
+                row["series"] = {"batch": [1], "gradient_norm": [value], "feature_redundancy": [value]}
+                row["diagnostics"] |= {
+                    "scatter": {"entropy": [1.0], "gradient_norm": [value]},
+                    "tsne": {"points": [[0, 0], [1, 1]], "labels": [0, 1]},
+                    "surface": {"axis": [-1, 1], "entropy": [[1, 1], [1, 1]]},
+                }
+        outcome = decide(claim, experiment, small, rows)
+        assert outcome.status in ("holds", "fails", "not run")
+        assert outcome.numbers

@@ -129,7 +129,7 @@ def _random(weights: str) -> bool:
 def _networks(entries: Sequence[str] | None, on: str, weights: str) -> Any:
     """The user's own networks by the paper's names; None: the usual ones."""
     from wildtta.paper import Network
-    from wildtta.paper.setting import IMAGENET_NETWORKS
+    from wildtta.paper.settings import IMAGENET_NETWORKS
 
     if not entries:
         return None

@@ -5,7 +5,7 @@ from wildtta.paper.claims import claims, outcomes
 from wildtta.paper.experiment import Experiment, NotRun, Spot, Value, View, unique
 from wildtta.paper.printed import PrintedTable, printed, printed_tables
 from wildtta.paper.registry import experiments, select
-from wildtta.paper.setting import WHERE, Network, Scale, Setting, Where, setting
+from wildtta.paper.settings import WHERE, Network, Scale, Setting, Where, setting
 
 __all__ = [
     "WHERE",

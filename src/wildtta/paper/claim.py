@@ -8,7 +8,7 @@ from typing import Literal
 
 from wildtta.bench import Row
 from wildtta.paper.experiment import AVERAGE, Experiment, NotRun, View
-from wildtta.paper.setting import Setting
+from wildtta.paper.settings import Setting
 
 Status = Literal["holds", "fails", "not run"]
 MARKS: dict[Status, str] = {"holds": "✓", "fails": "✗", "not run": "not run"}

@@ -9,7 +9,7 @@ from wildtta.bench import Row
 from wildtta.paper import claims_ablation, claims_comparison, claims_figure
 from wildtta.paper.claim import Claim, Outcome, decide
 from wildtta.paper.registry import experiments
-from wildtta.paper.setting import Setting
+from wildtta.paper.settings import Setting
 
 
 @lru_cache(maxsize=1)

@@ -16,7 +16,7 @@ from wildtta.paper.claim import (
     corruption_columns,
 )
 from wildtta.paper.experiment import AVERAGE, View
-from wildtta.paper.setting import BN, CONVNEXT, GN, VIT
+from wildtta.paper.settings import BN, CONVNEXT, GN, VIT
 
 _BOTH = (GN, VIT)
 _SCENARIOS = ("label_shift", "mixed", "bs1")

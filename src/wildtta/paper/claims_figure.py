@@ -10,7 +10,7 @@ from wildtta.paper.claim import Claim, Verdict, arrow, claim, close
 from wildtta.paper.experiment import NotRun, View, look_up
 from wildtta.paper.figures_curve import LEVELS, entropy_threshold, series
 from wildtta.paper.figures_picture import diagnostic, lowest_contour
-from wildtta.paper.setting import BN, GN, VIT
+from wildtta.paper.settings import BN, GN, VIT
 
 #: "One predicted class": this share (percent) of the last fifth of the stream.
 _ONE_CLASS = 90.0
@@ -123,6 +123,8 @@ def _f3_c4(view: View) -> Verdict:
 def _f3_c5(view: View) -> Verdict:
     row = view.row(GN, "Tent", "level 5")
     found, threshold = diagnostic(row, "scatter"), entropy_threshold(row)
+    if len(found["entropy"]) < 2:
+        raise NotRun("a scatter of fewer than two samples")
     # "Large": the upper quarter of this very scatter.
     large = statistics.quantiles(found["gradient_norm"], n=4)[2]
     steep = [e for e, g in zip(found["entropy"], found["gradient_norm"], strict=True) if g > large]
@@ -141,6 +143,8 @@ def _sizes(view: View, method: str, network: str, level: str) -> dict[int, float
 def _f4_c1(view: View) -> Verdict:
     values = _sizes(view, "Tent", BN, "level 5")
     small = [value for size, value in values.items() if size < 8]
+    if not small:
+        raise NotRun("no batch below 8 was run")
     return Verdict(holds=max(small) < 0.5 * values[64], numbers=f"BN level 5: {arrow(values.values())}")
 
 

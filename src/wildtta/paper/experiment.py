@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from wildtta.bench import Cell, Row
-from wildtta.paper.setting import Setting
+from wildtta.paper.settings import Setting
 from wildtta.report.chart import Chart
 
 ACCURACY = "metrics/accuracy"

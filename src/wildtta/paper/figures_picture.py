@@ -7,7 +7,7 @@ from typing import Any
 
 from wildtta.bench import Row
 from wildtta.paper.experiment import Experiment, NotRun, Spot, View, look_up
-from wildtta.paper.setting import CORRUPTIONS, GN, VIT, Setting
+from wildtta.paper.settings import CORRUPTIONS, GN, VIT, Setting
 from wildtta.paper.spots import LABEL_SHIFT, MILD, RECIPES, Recipe, cells_for
 from wildtta.report.chart import Chart, PictureChart, ScatterChart, SurfaceChart
 

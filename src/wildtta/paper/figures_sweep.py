@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wildtta.paper.experiment import Experiment, NotRun, Spot, Value, View
-from wildtta.paper.setting import BN, GN, VIT, Setting
+from wildtta.paper.settings import BN, GN, VIT, Setting
 from wildtta.paper.spots import LABEL_SHIFT, MILD, MIXED, RECIPES, cells_for, mean_spot, stand_in
 from wildtta.report.chart import BarChart, Chart, Line, LineChart
 

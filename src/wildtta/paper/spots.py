@@ -11,7 +11,7 @@ from typing import Any
 from wildtta.bench import Cell
 from wildtta.paper.experiment import ACCURACY, AVERAGE, Spot
 from wildtta.paper.printed import PrintedTable
-from wildtta.paper.setting import BN, CONVNEXT, CORRUPTIONS, GN, VIT, Setting
+from wildtta.paper.settings import BN, CONVNEXT, CORRUPTIONS, GN, VIT, Setting
 
 LABEL_SHIFT, SINGLE, MIXED, MILD = "label_shift", "single", "mixed", "mild"
 CONTINUAL = "continual_label_shift"

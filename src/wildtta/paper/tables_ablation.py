@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from wildtta.paper.experiment import ACCURACY, AVERAGE, ECE, Experiment, Spot
 from wildtta.paper.printed import printed
-from wildtta.paper.setting import BN, GN, VIT, Setting
+from wildtta.paper.settings import BN, GN, VIT, Setting
 from wildtta.paper.spots import (
     LABEL_SHIFT,
     MILD,

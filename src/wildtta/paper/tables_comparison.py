@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wildtta.paper.experiment import ACCURACY, AVERAGE, STREAM_SECONDS, Experiment, Spot
 from wildtta.paper.printed import printed
-from wildtta.paper.setting import BN, GLYPH_RENDITION, GN, VIT, Setting
+from wildtta.paper.settings import BN, GLYPH_RENDITION, GN, VIT, Setting
 from wildtta.paper.spots import (
     CONTINUAL,
     LABEL_SHIFT,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wildtta.paper.experiment import TOP_CLASS, Experiment, Spot
 from wildtta.paper.printed import printed
-from wildtta.paper.setting import BN, CONVNEXT, GN, VIT, Setting
+from wildtta.paper.settings import BN, CONVNEXT, GN, VIT, Setting
 from wildtta.paper.spots import (
     LABEL_SHIFT,
     MILD,

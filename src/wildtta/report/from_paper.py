@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from wildtta.bench import Cell, Row
 from wildtta.paper import (
@@ -21,7 +22,7 @@ from wildtta.paper import (
     setting,
 )
 from wildtta.paper.experiment import ECE
-from wildtta.paper.setting import CORRUPTIONS, IMAGENET_NETWORKS, Where, network_of, scale_named
+from wildtta.paper.settings import CORRUPTIONS, FILES, IMAGENET_NETWORKS, Where, network_of, scale_named
 from wildtta.report.chart import Figure
 from wildtta.report.names import paper_label
 from wildtta.report.table import Better, Column, Number, Table, TableRow, with_best
@@ -82,6 +83,7 @@ def _explain(cells: Sequence[Cell], *, cut: bool) -> tuple[list[Setting], set[st
                     setting(
                         where, scale=scale, seeds=seeds, protocol=protocol, limit=length, networks=networks,
                         methods=sorted(methods),
+                        overrides=_files_in(of_data),
                     )
                     for length in lengths
                 ]  # fmt: skip
@@ -125,6 +127,15 @@ def _networks_in(cells: Sequence[Cell]) -> list[dict[str, Network]]:
         network = Network(model=cell.model, model_options=cell.model_options, weights=cell.weights)
         way.setdefault(name, network)
     return [{name: way[name] for name in IMAGENET_NETWORKS if name in way} for way in ways.values()]
+
+
+def _files_in(cells: Sequence[Cell]) -> dict[str, dict[str, Any]]:
+    """What was given to methods that cannot run without a file, per network."""
+    return {
+        f"{cell.method}@{network_of(cell.model_name)}": {FILES[cell.method][0]: cell.options[FILES[cell.method][0]]}
+        for cell in cells
+        if cell.method in FILES and FILES[cell.method][0] in cell.options
+    }
 
 
 def paper_part(where: Setting, rows: Sequence[Row], names: Collection[str] | None = None) -> PaperPart:

@@ -202,7 +202,7 @@ def _pictures(chart: PictureChart) -> str:
             f'style="image-rendering:pixelated" href="{png_uri(picture)}"/>'
         )
         name, _, value = caption.partition(" · ")
-        for line, words in enumerate((*_folded(name, pitch_x), value)):
+        for line, words in enumerate(filter(None, (*_folded(name, pitch_x), value))):
             parts.append(
                 text(middle, above + size + 13 + 12 * line, words, kind="m n" * (words == value), anchor="middle")
             )

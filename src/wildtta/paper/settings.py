@@ -49,7 +49,7 @@ GLYPH_NETWORKS: dict[str, str] = {GN: "glyphs:resnet_gn", VIT: "glyphs:vit"}
 #: Dozens of passes per image: on scaled-down streams they get the first few images only.
 SLOW = frozenset({"memo", "ttt", "dda"})
 #: Options without which a method cannot run on any network, and how to come by them.
-_FILES = {
+FILES = {
     "ttt": ("branch", "TTT needs a rotation branch (wildtta ttt-train)"),
     "dda": ("diffusion", "DDA needs a diffusion model of these images (wildtta diffusion-train)"),
 }
@@ -109,15 +109,17 @@ QUICK = Scale(
     ratios=(1, 500000),
     seeds=1,
 )
+#: For tests of the machinery: a batch or two per stream, too short for SAR² to leave its warm-up.
 TINY = Scale(
     name="tiny",
-    limit=64,
+    limit=32,
     draws=1,
-    single_limit=8,
-    mixed_limit=64,
+    single_limit=4,
+    mixed_limit=32,
+    shift_limit=32,
     slow_limit=2,
-    source_images=64,
-    measures=_COARSE,
+    source_images=32,
+    measures={"surface": {"steps": 5, "images": 8}, "scatter": {"images": 8}, "tsne": {"classes": 8, "per_class": 4}},
     corruptions=("contrast",),
     batch_sizes=(16, 64),
     large_batches=(32, 64),
@@ -170,7 +172,7 @@ class Setting:
 
     def _changes(self, place: str) -> bool:
         """Whether what was set for a method is more than the file that it cannot do without."""
-        needed = _FILES.get(place.partition("@")[0], ("",))[0]
+        needed = FILES.get(place.partition("@")[0], ("",))[0]
         return bool(set(self.overrides[place]) - {needed})
 
     @property
@@ -205,9 +207,9 @@ class Setting:
         if method not in self.methods:
             return f"method {method!r} is not available in this version"
         given = self.overrides_for(method, network)
-        needed = _FILES.get(method)
+        needed = FILES.get(method)
         if needed is not None and needed[0] not in given:
-            return f"{needed[1]}: --set {method}@{network}.{needed[0]}=…"
+            return f"{needed[1]}: --set {method}@NETWORK.{needed[0]}=…"
         return ""
 
     def overrides_for(self, method: str, network: str) -> dict[str, Any]:
