@@ -1,0 +1,213 @@
+"""The paper's 41 experiments: what they run, that they cover every printed number, and that they run."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from printed_journal import papers_setting
+from wildtta.bench import read
+from wildtta.paper import Setting, View, experiments, printed, select, setting, unique
+from wildtta.paper.cost import Pace, estimate, images_in, measured_rates
+from wildtta.paper.experiment import Spot
+
+
+def names() -> list[str]:
+    tables = [*"123456789", *"abcdefghijklmnopqr"]
+    figures = [*"123456789", *"abcde"]
+    return [f"table-{n}" for n in tables] + [f"figure-{n}" for n in figures]
+
+
+@pytest.fixture(scope="module")
+def full() -> Setting:
+    return papers_setting()
+
+
+def app() -> object:
+    import typer
+
+    from wildtta.cli import report, reproduce
+
+    made = typer.Typer()
+    reproduce.register(made)
+    report.register(made)
+    return made
+
+
+def run(*words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app(), list(words))  # type: ignore[arg-type]
+    return result.exit_code, result.output
+
+
+def test_all_41_are_there_in_the_papers_order() -> None:
+    assert list(experiments()) == names()
+    assert len(names()) == 41
+    assert [e.name for e in select(["figure-e", "table-1"])] == ["figure-e", "table-1"]
+    with pytest.raises(ValueError, match=r"unknown experiment 'table-z'.*table-a … table-r"):
+        select(["table-z"])
+
+
+def test_list_names_all_41_with_needs_and_cost(tmp_path: Path) -> None:
+    code, output = run("reproduce", "--list", "--quick", "--journal", str(tmp_path / "none.jsonl"), "--device", "cpu")
+    assert code == 0, output
+    listed = re.findall(r"^((?:table|figure)-\w)\b", output, flags=re.MULTILINE)
+    assert listed == names()
+    assert output.count("about") >= 41, "every entry has a cost from measured steps"
+
+
+@pytest.mark.parametrize("name", [*"123456789", *"ABCDEFGHIJKLMNOPQR"])
+def test_every_printed_number_has_its_place(name: str, full: Setting) -> None:
+    """The multiset of numbers that an experiment compares with is the printed table's."""
+    table = printed(name)
+    wanted = Counter(
+        float(value)
+        for row in table.rows
+        for value in row.values
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
+    )
+    planned = Counter(
+        spot.printed for spot in experiments()[f"table-{name.lower()}"].plan(full) if spot.printed is not None
+    )
+    assert planned == wanted
+
+
+def test_streams_and_networks_are_the_papers(full: Setting) -> None:
+    cells = experiments()["table-1"].cells(full)
+    assert {cell.model for cell in cells} == {
+        "torchvision:resnet50",
+        "timm:resnet50_gn.a1h_in1k",
+        "timm:vit_base_patch16_224.augreg_in21k_ft_in1k",
+    }
+    assert {(c.scenario, c.batch_size, c.severity, c.protocol, c.limit) for c in cells} == {
+        ("label_shift", 64, 5, "paper", None)
+    }
+    assert {(c.scenario_options["draws"], c.scenario_options["ratio"]) for c in cells} == {(100, "inf")}
+    assert {c.seed for c in cells} == {0, 1, 2}
+    assert len(cells) == 3 * 15 * 25, "25 printed rows, 15 corruptions, 3 seeds"
+    assert images_in(cells[0]) == 100_000
+    assert {c.batch_size for c in experiments()["table-3"].cells(full)} == {1}
+    assert len({c.key for c in experiments()["table-5"].cells(full)}) == 3 * 20, "one stream over 15 domains each"
+    assert images_in(experiments()["table-4"].cells(full)[0]) == 750_000
+    fixed = {c.options.get("lr") for c in experiments()["table-p"].cells(full) if c.scenario == "mixed"}
+    assert fixed == {None, 2.5e-4}, "table P keeps the learning rate of batch 64 (where it is the rule's own)"
+
+
+def test_tables_share_their_cells(full: Setting) -> None:
+    """Running everything costs far less than the sum of the experiments."""
+    keys = {name: {cell.key for cell in experiments()[name].cells(full)} for name in ("table-1", "table-r", "table-f")}
+    methods = {"sar", "tent"}
+    assert keys["table-r"] & keys["table-1"]
+    shared = [cell for cell in experiments()["table-f"].cells(full) if cell.key in keys["table-1"]]
+    assert {cell.method for cell in shared} == methods
+
+
+def test_what_a_setting_lacks_is_said() -> None:
+    glyphs = setting("glyphs", scale="tiny")
+    spots = {spot.row: spot for spot in experiments()["table-1"].plan(glyphs)}
+    assert "no counterpart on glyphs" in spots["ResNet50-BN", "Tent"].missing
+    assert "diffusion model" in spots["ResNet50-GN", "DDA"].missing
+    assert spots["ResNet50-GN", "SAR2"].missing == ""
+    only = setting("glyphs", scale="tiny", methods=["none", "sar2"])
+    spots = {spot.row: spot for spot in experiments()["table-1"].plan(only)}
+    assert "'tent' is not available" in spots["ResNet50-GN", "Tent"].missing
+
+
+def test_estimate_adds_up_passes() -> None:
+    cells = [cell for cell in experiments()["table-2"].cells(papers_setting(seeds=1)) if cell.scenario == "mild"]
+    chosen = [cell for cell in cells if cell.method in ("tent", "sar2", "memo")]
+    pace = {cell.model: Pace(forward=1.0, backward=2.0) for cell in chosen}
+    told = estimate(chosen, pace)
+    # The paper's cost table: 50,000 + 100,000 + 50,000 x 65 forward, 50,000 + 100,000 + 50,000 x 64 backward.
+    assert told.forwards == 50_000 + 100_000 + 3_250_000
+    assert told.backwards == 50_000 + 100_000 + 3_200_000
+    assert told.seconds == pytest.approx((3_400_000 * 1 + 3_350_000 * 2) / 1000)
+    rows = [{"status": "ok", "cell": chosen[0].to_json(), "metrics": {"samples": 100}, "wall_s": 5.0}]
+    assert measured_rates(rows) == {(chosen[0].model, chosen[0].method, 64): 0.05}
+    assert estimate(chosen[:1], {}, measured_rates(rows)).seconds == pytest.approx(2500)
+    assert estimate(chosen[:1], {}).seconds is None
+
+
+#: A representative half: every scenario, every diagnostic, every kind of plot and every kind of option.
+HALF = [
+    "table-1", "table-2", "table-4", "table-5", "table-7", "table-8", "table-9", "table-e", "table-i", "table-k",
+    "table-l", "table-m", "table-n", "table-p", "figure-1", "figure-2", "figure-3", "figure-7", "figure-8", "figure-9",
+    "figure-d",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Half of the paper at tiny size on the embedded data: the command, as a user gives it."""
+    folder = tmp_path_factory.mktemp("reproduce")
+    journal, out = folder / "tiny.jsonl", folder / "report"
+    code, output = run(
+        "reproduce", *HALF, "--scale", "tiny", "--journal", str(journal), "--out", str(out), "--device", "cpu",
+    )  # fmt: skip
+    assert code == 0, output[-3000:]
+    return journal, out
+
+
+def test_half_of_the_paper_runs_on_glyphs(tiny_run: tuple[Path, Path]) -> None:
+    rows = {row["key"]: row for row in read(tiny_run[0])}
+    assert all(row["status"] == "ok" for row in rows.values())
+    where = setting("glyphs", scale="tiny")
+    for name in HALF:
+        view = View(experiments()[name], where, rows)
+        numbers = [view.value_at(spot).mean for spot in view.spots if not spot.missing and spot.cells]
+        assert numbers, name
+        if view.experiment.draw is not None:
+            charts = view.experiment.draw(view)
+            assert charts, f"{name} draws nothing"
+
+
+def test_a_second_run_finds_everything(tiny_run: tuple[Path, Path], tmp_path: Path) -> None:
+    before = tiny_run[0].read_bytes()
+    code, _ = run(
+        "reproduce", "table-1", "figure-2", "--scale", "tiny", "--journal", str(tiny_run[0]),
+        "--out", str(tmp_path / "again"), "--device", "cpu",
+    )  # fmt: skip
+    assert code == 0
+    assert tiny_run[0].read_bytes() == before
+
+
+def test_the_report_command_knows_the_experiments_again(tiny_run: tuple[Path, Path], tmp_path: Path) -> None:
+    """A journal names cells only; the report must find out what they belong to."""
+    code, output = run("report", str(tiny_run[0]), "--out", str(tmp_path / "report"))
+    assert code == 0, output
+    text = (tmp_path / "report" / "report.md").read_text()
+    for name in HALF:
+        assert f"### {experiments()[name].heading}." in text, name
+    assert "glyphs, not ImageNet-C, tiny" in text
+    assert "other data and are not compared" in text
+    assert "Overview" not in text, "every row belongs to an experiment"
+
+
+def test_cells_follow_the_spots(full: Setting) -> None:
+    """Each experiment's cells are those of its spots, once."""
+    for experiment in experiments().values():
+        spots: list[Spot] = experiment.plan(full)
+        assert len({(spot.row, spot.column) for spot in spots}) == len(spots), experiment.name
+        cells = experiment.cells(full)
+        assert [c.key for c in cells] == [c.key for c in unique(c for spot in spots for c in spot.cells)]
+
+
+def test_mistakes_are_one_line(tmp_path: Path) -> None:
+    for words, message in (
+        (["table-99"], "unknown experiment 'table-99'"),
+        (["table-1", "--on", "cifar"], "unknown data 'cifar'"),
+        (["table-1", "--scale", "huge"], "unknown scale 'huge'"),
+        (["table-1", "--set", "sar2=1"], "METHOD.OPTION=VALUE"),
+        (["table-1", "--network", "AlexNet"], "no network 'AlexNet'"),
+        (["table-1", "--method", "tennt"], "unknown method 'tennt'; there are"),
+        (["table-1", "--weights", "x.pth"], "'pinned' or 'none'"),
+        (["table-1", "--model", "AlexNet=a:b"], "NAME=MODEL"),
+        (["table-1", "--on", "imagenet-c"], "--data"),
+    ):
+        code, output = run("reproduce", *words, "--journal", str(tmp_path / "j.jsonl"))
+        assert code == 2, (words, output)
+        assert message in output, (words, output)
+        assert len(output.strip().splitlines()) == 1
