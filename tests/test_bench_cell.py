@@ -90,7 +90,7 @@ model_options = { name = "rn26_gn" }
 
 [methods.only-I]
 method = "sar2"
-options = { redundancy = 0 }
+options = { redundancy = "null" }
 title = "SAR² without R"
 
 [[grid]]
@@ -128,6 +128,7 @@ def test_a_grid_is_every_combination_once(tmp_path) -> None:
     assert all(cell.batch_size == 1 for cell in cells if cell.scenario == "single")
     assert {cell.model for cell in cells} == {f"{tmp_path}/nets/load.py:classifier", "glyphs:vit"}
     assert {cell.title for cell in cells} == {"none", "tent", "SAR² without R", "fast SAR"}
+    assert {cell.options["redundancy"] for cell in cells if cell.title == "SAR² without R"} == {None}
     fast = [cell for cell in cells if cell.title == "fast SAR"]
     for cell in fast:
         shifted = cell.scenario == "label_shift"

@@ -13,7 +13,7 @@ Every combination of a grid's models, methods, scenarios, corruptions, severitie
 
     [methods.sar2-only-I]               # names for methods with options; the bare names of wildtta.methods() are known
     method = "sar2"
-    options = { redundancy = 0 }
+    options = { redundancy = "null" }
     title = "SAR² without R"            # optional: how tables print it
 
     [[grid]]                            # one or several
@@ -33,7 +33,8 @@ Every combination of a grid's models, methods, scenarios, corruptions, severitie
 Scenarios with one stream over several corruptions (mixed, continual, continual_label_shift, gradual) take the whole list
 as one cell; the others give a cell for each corruption. ``match`` compares a cell's fields, and ``method`` and ``model``
 also with the names of this file; a list means any of them. ``skip = true`` instead of ``set`` leaves matching cells
-out. The same cell in two grids is one cell. Relative paths (of models, weights) are taken from the file's folder.
+out. The same cell in two grids is one cell. TOML has no null: write the text "null" where an option is to be None
+(``redundancy = "null"`` switches R off). Relative paths (of models, weights) are taken from the file's folder.
 """
 
 from __future__ import annotations
@@ -85,7 +86,16 @@ def _toml(text: str) -> dict[str, Any]:
         content: dict[str, Any] = tomllib.loads(text)
     except ValueError as error:
         raise BenchError(f"not valid TOML: {error}") from error
-    return content
+    nulled: dict[str, Any] = _with_nulls(content)
+    return nulled
+
+
+def _with_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _with_nulls(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_with_nulls(item) for item in value]
+    return None if value == "null" else value
 
 
 def _cells(content: Mapping[str, Any], folder: Path) -> Iterator[Cell]:
