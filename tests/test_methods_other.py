@@ -368,8 +368,8 @@ def test_a_branch_learns_to_tell_turns_is_written_and_read(tmp_path: Path) -> No
     upright = rotation_accuracy(network, branch, stage, inputs)
     assert upright > 90  # chance is 25
     save_branch(tmp_path / "branch.safetensors", branch, stage)
-    again, same_stage = load_branch(tmp_path / "branch.safetensors", network)
-    assert same_stage == stage
+    again, same_stage, mirror = load_branch(tmp_path / "branch.safetensors", network)
+    assert (same_stage, mirror) == (stage, True)
     assert rotation_accuracy(network, again.eval(), stage, inputs) == upright
     with pytest.raises(ValueError, match="another network"):
         load_branch(tmp_path / "branch.safetensors", build("ln_vit"))

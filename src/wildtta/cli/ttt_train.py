@@ -25,6 +25,9 @@ def ttt_train(
     protocol: Annotated[str, typer.Option(help="Preprocessing; auto: glyphs' own, else paper.")] = "auto",
     epochs: Annotated[int, typer.Option(min=1)] = 10,
     lr: Annotated[float | None, typer.Option(help="Default: the paper's, 0.1 (convolutional), 0.005 (ViT).")] = None,
+    mirror: Annotated[
+        bool | None, typer.Option("--mirror/--no-mirror", help="Mirrored images too. Default: not for glyphs.")
+    ] = None,
     batch_size: Annotated[int, typer.Option(min=1)] = 128,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 ...")] = "cpu",
     seed: Annotated[int, typer.Option()] = 0,
@@ -43,7 +46,8 @@ def ttt_train(
         network = build_model(Cell(model=model, weights=weights)).to(device)
         images = source_images(on, data, count=count, seed=seed, atlas=atlas)
         chosen = input_protocol(("glyphs" if on == "glyphs" else "paper") if protocol == "auto" else protocol, network)
-        plan = BranchPlan(epochs=epochs, lr=lr, batch_size=batch_size, seed=seed, workers=workers)
+        mirrored = on != "glyphs" if mirror is None else mirror
+        plan = BranchPlan(epochs=epochs, lr=lr, mirror=mirrored, batch_size=batch_size, seed=seed, workers=workers)
         branch, stage = train_branch(network, images, chosen, plan, typer.echo)
-        save_branch(out, branch, stage)
+        save_branch(out, branch, stage, mirror=mirrored)
     typer.echo(f"wrote {out} ({out.stat().st_size:,} bytes): a branch after {stage} of {model}")

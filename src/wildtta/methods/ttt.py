@@ -23,7 +23,7 @@ from wildtta.network.statistics import Moments, norm_statistics, unbiased
 from wildtta.outcome import Answer, Output, StepReport
 from wildtta.parts.functional import FunctionalModule
 from wildtta.parts.randomness import COUNTER, next_generator, no_draws_yet
-from wildtta.parts.rotation import TURNS, cropped_and_mirrored, load_branch, rotate, rotation_branch
+from wildtta.parts.rotation import TURNS, load_branch, rotate, rotation_branch, training_views
 from wildtta.precision import losses_in_full_precision
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class TTT(Method):
     update_branch: bool = help_text("the branch learns too", True)
     norm_momentum: float = help_text("weight of the copies in BatchNorm's running statistics", 0.1)
     augment: Callable[[Tensor, torch.Generator], Tensor] | None = help_text(
-        "changes the copies before they are turned; None: crop and mirror", None
+        "changes the copies before they are turned; None: crop and (where the branch was trained so) mirror", None
     )
     turns: Callable[[int, torch.Generator], Tensor] | None = help_text("quarter turns of the copies; None: draws", None)
     seed: int = help_text("seed of crops and turns", 0)
@@ -103,7 +103,7 @@ class TTT(Method):
         if self.stage != "auto":
             return self.stage
         if isinstance(self.branch, str | Path):
-            return load_branch(self.branch, network)[1]
+            return load_branch(self.branch, network).stage
         try:
             return middle_stage(network)[0]
         except ValueError as error:
@@ -116,7 +116,8 @@ class TTT(Method):
         network = engine.network.module
         engine.companions["stage"] = self._stage(network)
         if isinstance(self.branch, str | Path):
-            module = load_branch(self.branch, network)[0]
+            module, _, mirrored = load_branch(self.branch, network)
+            engine.companions["mirror"] = mirrored
         elif isinstance(self.branch, nn.Module):
             module = self.branch
         else:
@@ -200,7 +201,11 @@ class TTT(Method):
     def _turned(self, engine: Engine, images: Tensor) -> tuple[Tensor, Tensor]:
         """The copies of all images and by how many quarters each was turned."""
         generator = next_generator(engine.memory, self.seed, torch.device("cpu"))
-        copies = (self.augment or cropped_and_mirrored)(images.repeat_interleave(self.copies, 0), generator)
+        copies = images.repeat_interleave(self.copies, 0)
+        if self.augment is None:
+            copies = training_views(copies, generator, mirror=bool(engine.companions.get("mirror", True)))
+        else:
+            copies = self.augment(copies, generator)
         if self.turns is None:
             turns = torch.randint(TURNS, (len(copies),), generator=generator)
         else:

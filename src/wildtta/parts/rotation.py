@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -30,9 +30,11 @@ def rotate(images: Tensor, turns: Tensor) -> Tensor:
     return turned[turns.to(images.device), torch.arange(len(images), device=images.device)]
 
 
-def cropped_and_mirrored(images: Tensor, generator: torch.Generator) -> Tensor:
+def training_views(images: Tensor, generator: torch.Generator, *, mirror: bool = True) -> Tensor:
     """The usual training views: a random crop, mirrored half of the time; ``generator`` lives on the host."""
     images = random_crops(images, generator)
+    if not mirror:
+        return images
     mirrored = (torch.rand(len(images), generator=generator) < 0.5).to(images.device).view(-1, 1, 1, 1)
     return torch.where(mirrored, images.flip(-1), images)
 
@@ -74,15 +76,23 @@ def rotation_branch(network: nn.Module) -> RotationBranch:
     return branch.to(reference.device, reference.dtype).requires_grad_(True)
 
 
-def save_branch(path: str | Path, branch: nn.Module, stage: str) -> None:
-    """Write a trained branch (safetensors, atomically), with the stage that it goes on from."""
+class StoredBranch(NamedTuple):
+    """A branch, the stage that it goes on from, and whether it was trained on mirrored images too."""
+
+    module: nn.Module
+    stage: str
+    mirror: bool
+
+
+def save_branch(path: str | Path, branch: nn.Module, stage: str, *, mirror: bool = True) -> None:
+    """Write a trained branch (safetensors, atomically), with what must be known to use it."""
     tensors = {name: value.detach().cpu().contiguous().clone() for name, value in branch.state_dict().items()}
-    note = {"kind": "rotation branch", "format": FORMAT, "stage": stage}
+    note = {"kind": "rotation branch", "format": FORMAT, "stage": stage, "mirror": mirror}
     write_atomically(Path(path), save(tensors, {"wildtta": json.dumps(note)}))
 
 
-def load_branch(path: str | Path, network: nn.Module) -> tuple[nn.Module, str]:
-    """A branch for ``network`` with the weights in ``path``, and its stage; a file that does not fit is refused."""
+def load_branch(path: str | Path, network: nn.Module) -> StoredBranch:
+    """A branch for ``network`` with the weights in ``path``; a file that does not fit is refused."""
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"no rotation branch at {path}; train one with: wildtta ttt-train --out {path}")
@@ -101,4 +111,4 @@ def load_branch(path: str | Path, network: nn.Module) -> tuple[nn.Module, str]:
         odd = sorted(name for name in {*expected, *found} if expected.get(name) != found.get(name))
         raise ValueError(f"{path} was trained for another network: {', '.join(odd[:3])} differ")
     branch.load_state_dict(tensors)
-    return branch, str(note["stage"])
+    return StoredBranch(branch, str(note["stage"]), bool(note["mirror"]))

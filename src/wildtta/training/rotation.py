@@ -13,11 +13,13 @@ from torch.nn import functional as F
 from wildtta.data import ImageSet, InputProtocol
 from wildtta.network.inspection import family_of
 from wildtta.network.stages import middle_stage, run_to
-from wildtta.parts.rotation import TURNS, RotationBranch, cropped_and_mirrored, rotate, rotation_branch
+from wildtta.parts.rotation import TURNS, RotationBranch, rotate, rotation_branch, training_views
 from wildtta.training.batches import shuffled_batches
 
 RATES = {"convolutional": 0.1, "transformer": 0.005}
 """The paper's learning rates for ResNet50-GN and ViT-B."""
+LARGEST_GRADIENT = 1.0
+"""Copies of trained stages answer a new task with large gradients at first: at these rates the first steps would ruin them."""
 _SECONDS_BETWEEN_LINES = 4.0
 
 
@@ -30,6 +32,8 @@ class BranchPlan:
     lr: float | None = None
     """None: the paper's for the network's family."""
     momentum: float = 0.9
+    mirror: bool = True
+    """Whether images are mirrored too; not for things that have a reading direction."""
     batch_size: int = 128
     seed: int = 0
     workers: int = 0
@@ -70,13 +74,14 @@ def train_branch(
             images, protocol, batch_size=plan.batch_size, epoch=epoch, seed=plan.seed, workers=plan.workers
         )
         for batch in batches:
-            turned, turns = turned_views(protocol.normalise(batch.to(device)), generator)
+            turned, turns = turned_views(protocol.normalise(batch.to(device)), generator, mirror=plan.mirror)
             with torch.no_grad():
                 features = run_to(network, stage, turned)
             logits = branch(features)
             loss = F.cross_entropy(logits, turns)
             optimizer.zero_grad(set_to_none=True)
             torch.autograd.backward(loss)
+            nn.utils.clip_grad_norm_(branch.parameters(), LARGEST_GRADIENT)
             optimizer.step()
             hits = (logits.detach().argmax(1) == turns).sum()
             figures += torch.stack([loss.detach() * len(turns), hits, torch.full_like(hits, len(turns))])
@@ -87,10 +92,10 @@ def train_branch(
     return branch.eval(), stage
 
 
-def turned_views(inputs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Random crops, mirrored and turned at random, and their turns."""
+def turned_views(inputs: Tensor, generator: torch.Generator, *, mirror: bool) -> tuple[Tensor, Tensor]:
+    """Random crops, mirrored (where asked for) and turned at random, and their turns."""
     turns = torch.randint(TURNS, (len(inputs),), generator=generator).to(inputs.device)
-    return rotate(cropped_and_mirrored(inputs, generator), turns), turns
+    return rotate(training_views(inputs, generator, mirror=mirror), turns), turns
 
 
 def rotation_accuracy(network: nn.Module, branch: nn.Module, stage: str, inputs: Tensor) -> float:
