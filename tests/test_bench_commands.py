@@ -157,3 +157,25 @@ def test_methods_are_listed_and_explained(wildtta: Any) -> None:
     assert f"{len(library.methods())} methods" in output
     code, output, _ = wildtta("methods", "sar")
     assert "sharpness = 0.05" in output
+
+
+def test_the_demo_prints_its_table_and_writes_its_report(
+    wildtta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole command on the real networks and glyphs, with streams cut to a few images."""
+    from wildtta.cli import demo
+
+    short = {title: {**entry, "limit": 8 if title == "batch 1" else 64} for title, entry in demo.SCENARIOS.items()}
+    monkeypatch.setattr(demo, "SCENARIOS", short)
+    out = tmp_path / "report"
+    code, output, errors = wildtta("demo", "--out", out, "--device", "cpu", "--workers", 1)
+    assert code == 0, errors
+    assert f"severity {demo.SEVERITY}" in output
+    for name in (*demo.METHODS.values(), *demo.NETWORKS.values()):
+        assert name in output
+    rows = read(out / "demo.jsonl")
+    assert len(rows) == len(demo.NETWORKS) * len(demo.METHODS) * 3
+    assert {row["status"] for row in rows} == {"ok"}
+    assert str(out / "index.html") in output
+    page = (out / "index.html").read_text()
+    assert all(name in page for name in demo.METHODS.values())

@@ -105,6 +105,39 @@ def test_shared_cells_agree_between_runs_with_different_methods(images: Path) ->
     assert numbers(few) == numbers([row for row in many if row["key"] in shared])
 
 
+@pytest.mark.parametrize(
+    ("scenario", "options", "corruptions", "samples"),
+    [
+        ("mild", {}, ("fog",), 120),
+        ("mild", {}, (), 120),
+        ("single", {}, ("fog",), 120),
+        ("label_shift", {"draws": 3, "ratio": math.inf}, ("fog",), 30),
+        ("dirichlet", {"gamma": 0.1}, ("fog",), 120),
+        ("mixed", {}, ("fog", "snow"), 240),
+        ("continual", {}, ("fog", "snow"), 240),
+        ("continual_label_shift", {"draws": 3}, ("fog", "snow"), 60),
+        ("gradual", {}, ("fog", "contrast"), None),
+    ],
+)
+def test_every_scenario_runs(
+    conditions: Conditions, scenario: str, options: dict[str, Any], corruptions: tuple[str, ...], samples: int | None
+) -> None:
+    size = 1 if scenario == "single" else 16
+    cell = small_cell(
+        scenario=scenario, scenario_options=options, corruptions=corruptions, severity=2, method="none", batch_size=size
+    )
+    metrics = run_cell(cell, conditions)["metrics"]
+    assert set(metrics["per_corruption"]) == set(corruptions or ("clean",))
+    if samples is None:
+        samples = metrics["samples"]
+        assert samples > 120
+    else:
+        # Equally many images of each corruption: the plain mean of their accuracies is the accuracy.
+        mean = sum(metrics["per_corruption"].values()) / len(metrics["per_corruption"])
+        assert metrics["accuracy"] == pytest.approx(mean, abs=1e-9)
+    assert metrics["samples"] == samples
+
+
 def test_a_cell_leaves_the_random_state_and_settings_as_they_were(conditions: Conditions) -> None:
     torch.manual_seed(3)
     before = (torch.get_rng_state(), torch.get_num_threads(), torch.are_deterministic_algorithms_enabled())

@@ -16,10 +16,13 @@ from __future__ import annotations
 
 import platform
 import time
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from importlib import metadata
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -60,7 +63,9 @@ def run_cell(
     conditions = conditions or Conditions()
     began = time.perf_counter()
     place = torch.device(device)
-    with repeatable(cell.seed, threads=conditions.threads, device=place):
+    # Events and streams belong to the current device, which on a machine with several GPUs is another one by default.
+    current: AbstractContextManager[object] = torch.cuda.device(place) if place.type == "cuda" else nullcontext()
+    with current, repeatable(cell.seed, threads=conditions.threads, device=place):
         network = build_model(cell)
         images, network = open_images(cell, conditions.root, network, place, loaders=conditions.loaders)
         network = network.to(place)
@@ -112,7 +117,7 @@ def _measured(
     if record.first_non_finite is not None:
         raise BenchError(f"the predictions became non-finite at sample {record.first_non_finite} of {len(stream)}")
     return {
-        "metrics": record.summary(images.classes, stream.domain, [domain.name for domain in stream.domains]),
+        "metrics": record.summary(images.classes, *_by_corruption(stream)),
         "series": thin(_renamed(series.read())),
         "cost": {
             **_counts(model),
@@ -123,6 +128,13 @@ def _measured(
         "diagnostics": diagnostics.after(record),
         "data_note": "; ".join(filter(None, (images.note, note))),
     }
+
+
+def _by_corruption(stream: Stream) -> tuple[npt.NDArray[np.int64], list[str]]:
+    """Per sample the number of its corruption, and their names; a gradual stream meets one at several severities."""
+    names = list(dict.fromkeys(domain.name for domain in stream.domains))
+    number = np.array([names.index(domain.name) for domain in stream.domains], dtype=np.int64)
+    return number[stream.domain], names
 
 
 def _adapter(cell: Cell, network: nn.Module, from_source: dict[str, Any]) -> Any:
