@@ -107,16 +107,21 @@ class DDA(Method):
         return no_draws_yet()
 
     def step(self, engine: Engine, images: Tensor) -> Answer:
-        output = self._answered(engine, images)
+        finite = bool(torch.isfinite(images).all())  # the one read
+        output = self._answered(engine, images) if finite else self._answered_in_passing(engine, images)
         extra = {"diffusions": torch.tensor(len(images))}
-        return answer_with(engine, output, forwards=2 * len(images), extra=extra)
+        return answer_with(engine, output, forwards=2 * len(images), skipped=not finite, extra=extra)
 
     def predict(self, engine: Engine, images: Tensor) -> Answer:
-        """The same without moving on in the noise: nothing of the state changes."""
+        output = self._answered_in_passing(engine, images)
+        return Answer(output, StepReport.of_prediction(output, engine))
+
+    def _answered_in_passing(self, engine: Engine, images: Tensor) -> Output:
+        """An answer that does not move on in the noise: nothing of the state changes."""
         drawn = engine.memory[COUNTER].clone()
         output = self._answered(engine, images)
         engine.memory[COUNTER].copy_(drawn)
-        return Answer(output, StepReport.of_prediction(output, engine))
+        return output
 
     def _answered(self, engine: Engine, images: Tensor) -> Output:
         adapted = self.adapted(engine, images)

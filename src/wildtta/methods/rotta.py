@@ -107,6 +107,11 @@ class RoTTA(Method):
         return Answer(output, StepReport.of_prediction(output, engine))
 
     def step(self, engine: Engine, images: Tensor) -> Answer:
+        if images.shape[1:] != engine.memory["kept_images"].shape[1:]:
+            raise ValueError(
+                f"rotta keeps images of shape {tuple(engine.memory['kept_images'].shape[1:])} (the first batch's), "
+                f"got {tuple(images.shape[1:])}; resize the images, or adapt the network anew"
+            )
         output = self._teacher_output(engine, images)
         probabilities = output.logits.softmax(-1)
         uncertainties = -(probabilities * (probabilities + 1e-6).log()).sum(-1)
