@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -67,43 +67,46 @@ def pairs(entries: Sequence[str] | None, option: str) -> dict[str, Any]:
 
 
 def print_rows(rows: Sequence[Row]) -> None:
-    """A table of results; what failed comes after it with its reason."""
+    """A table of results, the less important columns left out on a narrow terminal; what failed follows with its reason."""
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    good = [row for row in rows if row["status"] == "ok"]
+    console = Console(width=None if sys.stdout.isatty() else _WIDE)
+    good = [(Cell.from_json(row["cell"]), row) for row in rows if row["status"] == "ok"]
     if good:
-        table = Table(show_edge=False, pad_edge=False)
-        for heading in ("model", "method", "scenario", "shift"):
-            table.add_column(heading, overflow="fold")
-        for heading in ("acc %", "top-5 %", "ECE %", "NLL", "top class %", "fwd", "bwd", "ms/batch"):
+        models = list(dict.fromkeys(cell.model_title for cell, _ in good))
+        numbers = [name for name in _NUMBERS if console.width >= _WIDE or name in _ESSENTIAL]
+        table = Table(show_edge=False, pad_edge=False, title=models[0] if len(models) == 1 else None)
+        for heading in (["model"] if len(models) > 1 else []) + ["method", "stream"]:
+            table.add_column(heading, overflow="fold", min_width=10)
+        for heading in numbers:
             table.add_column(heading, justify="right", no_wrap=True)
-        for row in good:
-            table.add_row(*_columns(row))
+        for cell, row in good:
+            first = [cell.model_title] if len(models) > 1 else []
+            table.add_row(*first, cell.title, _stream(cell), *(_NUMBERS[name](row) for name in numbers))
         console.print(table)
     for row in rows:
         if row["status"] != "ok":
             typer.echo(f"failed: {Cell.from_json(row['cell']).describe()}: {row['reason']}", err=True)
 
 
-def _columns(row: Row) -> list[str]:
-    cell, metrics, cost = Cell.from_json(row["cell"]), row["metrics"], row["cost"]
+_WIDE = 140
+_ESSENTIAL = frozenset({"acc %", "ECE %", "top class %", "ms/batch"})
+_NUMBERS: dict[str, Callable[[Row], str]] = {
+    "acc %": lambda row: f"{row['metrics']['accuracy']:.2f}",
+    "top-5 %": lambda row: f"{row['metrics']['top5']:.2f}",
+    "ECE %": lambda row: f"{row['metrics']['ece']:.2f}",
+    "NLL": lambda row: f"{row['metrics']['nll']:.3f}",
+    # A collapse is marked, since a share alone may be right in a class-ordered stream.
+    "top class %": lambda row: f"{row['metrics']['top_class_share']:.1f}{' !' if row['metrics']['collapsed'] else ''}",
+    "fwd": lambda row: f"{row['cost']['forwards']:,}",
+    "bwd": lambda row: f"{row['cost']['backwards']:,}",
+    "ms/batch": lambda row: f"{row['cost']['ms_per_batch']:.1f}",
+}
+
+
+def _stream(cell: Cell) -> str:
     shift = ", ".join(cell.corruptions) if len(cell.corruptions) < 3 else f"{len(cell.corruptions)} corruptions"
     where = f"{shift} {cell.severity}" if cell.corruptions else "clean"
-    seed = f", seed {cell.seed}" if cell.seed else ""
-    mark = " !" if metrics["collapsed"] else ""
-    return [
-        cell.model_title,
-        cell.title,
-        f"{cell.scenario}, batch {cell.batch_size}{seed}",
-        where,
-        f"{metrics['accuracy']:.2f}",
-        f"{metrics['top5']:.2f}",
-        f"{metrics['ece']:.2f}",
-        f"{metrics['nll']:.3f}",
-        f"{metrics['top_class_share']:.1f}{mark}",
-        f"{cost['forwards']:,}",
-        f"{cost['backwards']:,}",
-        f"{cost['ms_per_batch']:.1f}",
-    ]
+    batch = "" if cell.batch_size == 64 else f", batch {cell.batch_size}"
+    return f"{cell.scenario}, {where}{batch}{f', seed {cell.seed}' if cell.seed else ''}"

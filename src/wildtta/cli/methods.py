@@ -29,18 +29,32 @@ def methods(
             _print_one(type(get_method(name)))
 
 
+_COLUMNS = {
+    "name": "name",
+    "method": "title",
+    "updates": "updates",
+    "source data": "needs_source",
+    "batch of 1": "batch_of_one",
+    "passes fwd / bwd": "passes",
+    "prediction": "prediction",
+    "paper": "paper",
+}
+_ON_A_NARROW_TERMINAL = ("name", "updates", "passes fwd / bwd")
+_WIDE = 140
+
+
 def _print_all(known: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    shown = list(_COLUMNS) if console.width >= _WIDE else list(_ON_A_NARROW_TERMINAL)
     table = Table(show_edge=False, pad_edge=False)
-    for heading in ("name", "method", "updates", "source data", "batch of 1", "passes fwd/bwd", "prediction", "paper"):
-        table.add_column(heading, overflow="fold")
-    for name, cls in known.items():
-        table.add_row(
-            name, cls.title, cls.updates, cls.needs_source, cls.batch_of_one, cls.passes, cls.prediction, cls.paper
-        )
-    Console(width=None if sys.stdout.isatty() else 200).print(table)
+    for heading in shown:
+        table.add_column(heading, overflow="fold", no_wrap=heading == "name")
+    for cls in known.values():
+        table.add_row(*(getattr(cls, _COLUMNS[heading]) for heading in shown))
+    console.print(table)
     typer.echo(f"{len(known)} methods; `wildtta methods NAME` shows a method's options")
 
 
