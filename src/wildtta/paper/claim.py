@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -130,6 +131,16 @@ def as_printed(view: View, *rows: tuple[str, ...], columns: Sequence[str] | None
             if abs(value - spot.printed) > TOLERANCE:
                 off.append(column)
     return Verdict(holds=not off, numbers="; ".join(texts))
+
+
+def all_of(parts: Sequence[tuple[bool, str]], before: str = "") -> Verdict:
+    """A claim of several parts (holds, text): all must hold."""
+    return Verdict(holds=all(holds for holds, _ in parts), numbers=before + "; ".join(text for _, text in parts))
+
+
+def rising(values: Sequence[float], slack: float = 0.0) -> bool:
+    """Whether each value is above the one before it (less ``slack``)."""
+    return all(later > earlier - slack for earlier, later in itertools.pairwise(values))
 
 
 def arrow(values: Iterable[float]) -> str:

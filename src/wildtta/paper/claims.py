@@ -6,17 +6,26 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from wildtta.bench import Row
-from wildtta.paper import claims_ablation, claims_comparison, claims_figure
+from wildtta.paper import (
+    claims_ablation,
+    claims_comparison,
+    claims_curve,
+    claims_network,
+    claims_picture,
+    claims_sweep,
+)
 from wildtta.paper.claim import Claim, Outcome, decide
 from wildtta.paper.registry import experiments
 from wildtta.paper.settings import Setting
+
+_PARTS = (claims_comparison, claims_ablation, claims_network, claims_sweep, claims_curve, claims_picture)
 
 
 @lru_cache(maxsize=1)
 def claims() -> tuple[Claim, ...]:
     """All claims."""
     order = list(experiments())
-    everything = (*claims_comparison.CLAIMS, *claims_ablation.CLAIMS, *claims_figure.CLAIMS)
+    everything = [claim for part in _PARTS for claim in part.CLAIMS]
     return tuple(sorted(everything, key=lambda claim: (order.index(claim.experiment), claim.number)))
 
 

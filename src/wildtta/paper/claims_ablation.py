@@ -1,22 +1,23 @@
-"""Claims about tables 6-9 and F-R."""
+"""Claims about tables 6-9, F-K, N, O and R."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 from wildtta.paper.claim import (
     Claim,
     Verdict,
+    all_of,
     arrow,
     as_printed,
     claim,
     close,
     compare,
     corruption_columns,
+    rising,
 )
 from wildtta.paper.experiment import AVERAGE, View
-from wildtta.paper.settings import BN, CONVNEXT, GN, VIT
+from wildtta.paper.settings import BN, GN, VIT
 
 _BOTH = (GN, VIT)
 _SCENARIOS = ("label_shift", "mixed", "bs1")
@@ -31,18 +32,14 @@ def _lift(
     return holds, f"{column}: {low:.1f} → {high:.1f}"
 
 
-def _all(parts: Sequence[tuple[bool, str]], before: str = "") -> Verdict:
-    return Verdict(holds=all(holds for holds, _ in parts), numbers=before + "; ".join(text for _, text in parts))
-
-
 def _t6_c1(view: View) -> Verdict:
-    return _all([_lift(view, (VIT, "RE+SA"), (VIT, "RE"), "bs1", 5.2)])
+    return all_of([_lift(view, (VIT, "RE+SA"), (VIT, "RE"), "bs1", 5.2)])
 
 
 def _t6_c2(view: View) -> Verdict:
     full, without = (VIT, "SAR (RE+SA+RC)"), (VIT, "RE+SA")
     mixed = view.mean(*full, "mixed") - view.mean(*without, "mixed")
-    return _all(
+    return all_of(
         [
             _lift(view, full, without, "label_shift", 3.5),
             _lift(view, full, without, "bs1", 0.6),
@@ -52,7 +49,7 @@ def _t6_c2(view: View) -> Verdict:
 
 
 def _t7_c1(view: View) -> Verdict:
-    return _all(
+    return all_of(
         [
             (holds, f"{label[1:]} {text}")
             for label in ("SAR+R", "SAR+I")
@@ -68,7 +65,7 @@ def _t7_c2(view: View) -> Verdict:
         both = view.mean(VIT, "SAR2 (R+I)", column)
         rival = max(view.mean(VIT, label, column) for label in ("SAR", "SAR+R", "SAR+I"))
         parts.append((both >= rival, f"{column}: both {both:.1f}, next {rival:.1f}"))
-    return _all(parts)
+    return all_of(parts)
 
 
 def _t8_c1(view: View) -> Verdict:
@@ -78,7 +75,7 @@ def _t8_c1(view: View) -> Verdict:
         ece, worse = (view.mean(label, f"{network}/ece") for label in ("Tent+I", "Tent+InfoMax"))
         text = f"{network}: accuracy {ours:.1f} and {other:.1f}, ECE {ece:.1f} and {worse:.1f}"
         parts.append((ours > other and ece < worse, text))
-    return _all(parts, "inequity and InfoMax, ")
+    return all_of(parts, "inequity and InfoMax, ")
 
 
 def _t8_c2(view: View) -> Verdict:
@@ -90,16 +87,12 @@ def _over_steps(view: View, column: str) -> list[float]:
     return [view.mean(GN, label, column) for label in ("no pre-regularisation", "K=2", "K=4", "K=6")]
 
 
-def _rising(values: Sequence[float], slack: float = 0.0) -> bool:
-    return all(later > earlier - slack for earlier, later in itertools.pairwise(values))
-
-
 def _t9_c1(view: View) -> Verdict:
     parts = []
     for column in ("Tent", "SAR", "DeYO"):
         values = _over_steps(view, column)
-        parts.append((_rising(values), f"{column} {arrow(values)}"))
-    return _all(parts)
+        parts.append((rising(values), f"{column} {arrow(values)}"))
+    return all_of(parts)
 
 
 def _steps_gain(view: View, column: str, printed: float) -> Verdict:
@@ -116,22 +109,8 @@ def _t9_c3(view: View) -> Verdict:
     return _steps_gain(view, AVERAGE, 12.6)
 
 
-def _ttt(view: View, network: str) -> list[float]:
-    return [view.mean(network, "TTT (lr 0.001*BS)", column) for column in view.columns]
-
-
-def _ta_c1(view: View) -> Verdict:
-    values = _ttt(view, BN)
-    return Verdict(holds=values[-1] > values[0], numbers=f"BN {arrow(values)}")
-
-
-def _ta_c2(view: View) -> Verdict:
-    values = _ttt(view, GN)
-    return Verdict(holds=max(values) - min(values) <= 1.5, numbers=f"GN {arrow(values)}")
-
-
 def _component_lift(view: View, network: str, with_: str, without: str, columns: Sequence[str]) -> Verdict:
-    return _all([_lift(view, (network, with_), (network, without), column) for column in columns], f"{network} ")
+    return all_of([_lift(view, (network, with_), (network, without), column) for column in columns], f"{network} ")
 
 
 def _tf_c1(view: View) -> Verdict:
@@ -140,7 +119,7 @@ def _tf_c1(view: View) -> Verdict:
 
 def _tf_c2(view: View) -> Verdict:
     change = view.mean(GN, "reliable+sa+recover", AVERAGE) - view.mean(GN, "reliable+sa", AVERAGE)
-    return _all(
+    return all_of(
         [
             _lift(view, (GN, "reliable+sa"), (GN, "reliable"), AVERAGE, 5.3),
             _lift(view, (GN, "reliable+sa"), (GN, "reliable"), "fog"),
@@ -163,7 +142,7 @@ def _th_c1(view: View) -> Verdict:
     for network in _BOTH:
         values = [view.mean(network, label, "accuracy") for label in ("Tent (entropy only)", "reliable", "reliable+sa")]
         parts.append((values[0] < values[1] <= values[2] + 1e-9, f"{network} {arrow(values)}"))
-    return _all(parts)
+    return all_of(parts)
 
 
 def _th_c2(view: View) -> Verdict:
@@ -208,35 +187,13 @@ def _tk_c1(view: View) -> Verdict:
     return Verdict(holds=min(values) > sar and spread <= 1.5, numbers=f"β = 5 … 200: {arrow(values)}, SAR {sar:.1f}")
 
 
-def _tl_c1(view: View) -> Verdict:
-    pairs = {c: (view.mean("initial inequity class", c), view.mean("Tent collapse class", c)) for c in view.columns}
-    equal = [column for column, (before, after) in pairs.items() if before == after]
-    text = ", ".join(f"{column} {before:.0f}→{after:.0f}" for column, (before, after) in pairs.items())
-    return Verdict(holds=len(equal) >= 6 / 8 * len(pairs), numbers=f"{len(equal)} of {len(pairs)} equal: {text}")
-
-
-_LEVELS = ("0.1", "0.01", "0.001")
-
-
-def _tm_c1(view: View) -> Verdict:
-    before, after = ([view.mean(row, f"{GN}/m={level}") for level in _LEVELS] for row in ("NoAdapt", "Tent Adapted"))
-    rises = all(b > a for a, b in zip(before, after, strict=True))
-    text = ", ".join(f"{a:.1f} → {b:.1f}" for a, b in zip(before, after, strict=True))
-    return Verdict(holds=rises, numbers=f"GN, m = 0.1, 0.01, 0.001: {text} %")
-
-
-def _tm_c2(view: View) -> Verdict:
-    values = [view.mean(row, f"{BN}/m={level}") for row in ("NoAdapt", "Tent Adapted") for level in _LEVELS]
-    return Verdict(holds=max(values) < 0.05, numbers=f"BN: at most {max(values):.2f} %")
-
-
 def _tn_c1(view: View) -> Verdict:
     parts = []
     for network in (BN, GN, VIT):
         alone, tent, only = (view.mean(network, column) for column in ("NoAdapt", "Tent", "R only"))
         holds = only > alone and (network == BN or only > tent)
         parts.append((holds, f"{network}: NoAdapt {alone:.1f}, Tent {tent:.1f}, R {only:.1f}"))
-    return _all(parts)
+    return all_of(parts)
 
 
 def _tn_c2(view: View) -> Verdict:
@@ -245,7 +202,7 @@ def _tn_c2(view: View) -> Verdict:
         both = view.mean(network, "Tent+R")
         rival = max(view.mean(network, column) for column in ("NoAdapt", "Tent", "R only"))
         parts.append((both >= rival, f"{network}: Tent+R {both:.1f}, next {rival:.1f}"))
-    return _all(parts)
+    return all_of(parts)
 
 
 def _wins(view: View, better: str, worse: str) -> Verdict:
@@ -254,7 +211,7 @@ def _wins(view: View, better: str, worse: str) -> Verdict:
     for network in _BOTH:
         won, lost = compare(view, (network, better), (network, worse), columns)
         parts.append((not lost, f"{network}: {len(won)} of {len(columns)}"))
-    return _all(parts, f"{better} above {worse}, ")
+    return all_of(parts, f"{better} above {worse}, ")
 
 
 def _to_c1(view: View) -> Verdict:
@@ -277,63 +234,17 @@ def _to_c3(view: View) -> Verdict:
     return _wins(view, "Tent+I", "Tent+InfoMax")
 
 
-def _mixed_batches(view: View, level: str) -> dict[int, float]:
-    columns = [column for column in view.columns if column.startswith("mix bs")]
-    return {int(column.removeprefix("mix bs")): view.mean(BN, level, column) for column in columns}
-
-
-def _tp_c1(view: View) -> Verdict:
-    values = list(_mixed_batches(view, "level 5").values())
-    return Verdict(holds=_rising(values), numbers=f"level 5: {arrow(values)}")
-
-
-def _tp_c2(view: View) -> Verdict:
-    values = _mixed_batches(view, "level 3")
-    best = max(values, key=values.__getitem__)
-    return Verdict(holds=min(values) < best < max(values), numbers=f"level 3: {arrow(values.values())}, best at {best}")
-
-
-def _tp_c3(view: View) -> Verdict:
-    parts = []
-    for level in ("level 5", "level 3"):
-        best, average = max(_mixed_batches(view, level).values()), view.mean(BN, level, "avg_adapt bs64")
-        parts.append((best < average, f"{level}: mixture at best {best:.1f}, one at a time {average:.1f}"))
-    return _all(parts)
-
-
-def _tq_c1(view: View) -> Verdict:
-    parts = []
-    for network, level, helped in (
-        (CONVNEXT, "level 5", False),
-        (CONVNEXT, "level 3", True),
-        (BN, "level 5", False),
-        (BN, "level 3", False),
-    ):
-        alone, tent = (view.mean(network, method, level, AVERAGE) for method in ("NoAdapt", "Tent"))
-        parts.append(((tent > alone) == helped, f"{network} {level}: {alone:.1f} → {tent:.1f}"))
-    return _all(parts)
-
-
-def _tq_c2(view: View) -> Verdict:
-    parts = []
-    for level, columns in (("level 5", ("elastic_transform", "frost", "zoom_blur")), ("level 3", ("snow",))):
-        for column in columns:
-            alone, tent = (view.mean(CONVNEXT, method, level, column) for method in ("NoAdapt", "Tent"))
-            parts.append((tent < alone / 2, f"{column} at {level}: {alone:.1f} → {tent:.1f}"))
-    return _all(parts, "ConvNeXt ")
-
-
 def _tr_c1(view: View) -> Verdict:
     parts = []
     for network in _BOTH:
         sar = view.mean(network, "SAR", AVERAGE)
         tent, eata = (view.mean(network, f"{method}+recover", AVERAGE) for method in ("Tent", "EATA"))
         parts.append((sar > max(tent, eata), f"{network}: SAR {sar:.1f}, Tent+ {tent:.1f}, EATA+ {eata:.1f}"))
-    return _all(parts)
+    return all_of(parts)
 
 
 def _tr_c2(view: View) -> Verdict:
-    return _all(
+    return all_of(
         [
             _lift(view, (network, "Tent+recover"), (network, "Tent"), AVERAGE, gain)
             for network, gain in ((GN, 4.1), (VIT, 5.0))
@@ -355,8 +266,6 @@ CLAIMS: tuple[Claim, ...] = (
     claim("table-9/C1", "Accuracy rises with the number of regulariser-only steps for Tent, SAR and DeYO", _t9_c1),
     claim("table-9/C2", "Six such steps lift Tent from 2.6 to 33.5", _t9_c2),
     claim("table-9/C3", "Six such steps lift the average from 25.8 to 38.4", _t9_c3),
-    claim("table-a/C1", "On batch norm TTT gains with the batch size (21.2 to 24.6)", _ta_c1),
-    claim("table-a/C2", "On GN TTT is flat in the batch size (about 41)", _ta_c2),
     claim("table-f/C1", "On ViT recovery rescues snow and frost under label shift", _tf_c1),
     claim(
         "table-f/C2",
@@ -373,21 +282,11 @@ CLAIMS: tuple[Claim, ...] = (
     claim("table-j/C1", "Every redundancy weight from 10 to 10⁴ improves SAR", _tj_c1),
     claim("table-j/C2", "From 500 on the weight hardly matters", _tj_c2),
     claim("table-k/C1", "Every inequity weight from 5 to 200 improves SAR, nearly equally", _tk_c1),
-    claim("table-l/C1", "Tent collapses to the class that the mean feature favoured before, in 6 of 8 cases", _tl_c1),
-    claim("table-m/C1", "Tent drives more GN feature dimensions towards zero", _tm_c1),
-    claim("table-m/C2", "Batch norm has no such dimensions", _tm_c2),
     claim("table-n/C1", "Redundancy alone beats the unadapted network everywhere, and Tent on GN and ViT", _tn_c1),
     claim("table-n/C2", "Tent with redundancy is best", _tn_c2),
     claim("table-o/C1", "Inequity improves Tent on every corruption and both networks", _to_c1),
     claim("table-o/C2", "InfoMax lowers Tent where Tent works: 11 of 15 corruptions on ViT, 2 on GN", _to_c2),
     claim("table-o/C3", "Inequity beats InfoMax on every corruption and both networks", _to_c3),
-    claim("table-p/C1", "At level 5 Tent on batch norm gains from larger batches under the mixture", _tp_c1),
-    claim("table-p/C2", "At level 3 it peaks in between (at 256) and then falls", _tp_c2),
-    claim("table-p/C3", "The mixture is always below adapting to one corruption at a time", _tp_c3),
-    claim("table-q/C1", "Tent lowers ConvNeXt at level 5 and lifts it at level 3; it ruins batch norm at both", _tq_c1),
-    claim(
-        "table-q/C2", "ConvNeXt under Tent fails on elastic, frost and zoom at level 5 and on snow at level 3", _tq_c2
-    ),
     claim("table-r/C1", "SAR is above Tent and EATA with recovery", _tr_c1),
     claim("table-r/C2", "Recovery lifts Tent (22.0 to 26.1 on GN, 47.3 to 52.3 on ViT)", _tr_c2),
 )
