@@ -21,8 +21,11 @@ from wildtta.network.output import logits_of, with_logits, without_graph
 from wildtta.outcome import Answer, StepReport
 from wildtta.parts.learnables import Learnables
 from wildtta.parts.objectives import entropy
-from wildtta.precision import Precision, fastest_precision
+from wildtta.precision import Precision, fastest_precision, step_precision
 from wildtta.state_file import fingerprint, read_state, write_state
+
+TIMED_SAMPLES = 16
+"""``precision="auto"`` decides on so many samples: enough to tell, without the memory of a whole batch's graph."""
 
 
 class Cost:
@@ -78,6 +81,7 @@ class Adapter(nn.Module):
         parameters = dict(self.network.named_parameters())
         learnables = Learnables(names, [parameters[name] for name in names]) if names else None
         self._engine = Engine(facts, learnables, method, None if precision == "auto" else precision)
+        self._engine.fastest = precision == "auto"
         self._engine.given_batch_size = self._engine.batch_size = batch_size
         self._graphs = self._new_graphs()
         self._batch_statistics: BatchStatistics | None = None
@@ -117,9 +121,10 @@ class Adapter(nn.Module):
             if images.is_inference():
                 images = images.clone()
             if self._precision_open:
-                engine.precision = fastest_precision(self._one_pass, images)
+                engine.precision = fastest_precision(self._one_pass, images[:TIMED_SAMPLES])
                 self._precision_open = False
-            answer = self._answer(images)
+            with step_precision(engine.precision, images.device):
+                answer = self._answer(images)
         self._rank = images.dim()
         self._last = answer.report
         return without_graph(answer.output.raw)

@@ -167,16 +167,23 @@ class GraphRunner:
     def _record(self, work: Callable[[], Any]) -> Recording:
         """Run ``work`` a few times on the side (libraries choose their kernels), then record it; the state is put back."""
         self._pool = self._pool or torch.cuda.graph_pool_handle()
-        with self._unchanged_state():
+        cudnn = torch.backends.cudnn
+        timed = cudnn.flags(
+            enabled=cudnn.enabled,
+            benchmark=cudnn.benchmark or self.engine.fastest,
+            deterministic=cudnn.deterministic,
+            allow_tf32=cudnn.allow_tf32,
+        )
+        with self._unchanged_state(), timed:
+            # What ran eagerly is cached by the allocator; neither a side stream nor a recording can use it.
+            _release_cached_memory()
             stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
                 for _ in range(_WARM_UP_RUNS):
                     work()
             torch.cuda.current_stream().wait_stream(stream)
-            # What ran eagerly and on the side is cached by the allocator; a recording cannot use it and would add to it.
-            torch.cuda.synchronize()
-            torch.cuda.empty_cache()
+            _release_cached_memory()
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=self._pool):
                 result = work()
@@ -201,6 +208,11 @@ class GraphRunner:
         self._recordings.clear()
         self._static_images.clear()
         self._pool = None
+
+
+def _release_cached_memory() -> None:
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
 
 
 def _own(answer: Answer) -> Answer:

@@ -14,7 +14,7 @@ from wildtta.network.output import logits_of
 from wildtta.network.stages import run_to
 from wildtta.outcome import Output
 from wildtta.parts.learnables import Learnables
-from wildtta.precision import Precision, precision_context
+from wildtta.precision import Precision, pass_precision
 
 if TYPE_CHECKING:
     from wildtta.methods.base import Method
@@ -38,6 +38,8 @@ class Engine:
         """Share of samples that taught lately: decides whether the first pass keeps its graph."""
         self.fixed_shapes = False
         """Whether a step must run without looking at the data (while a CUDA graph is recorded)."""
+        self.fastest = False
+        """Whether speed was asked for above all (``precision="auto"``): libraries may then time their kernels."""
         self.host_steps = 0
         """Updates so far."""
         self.known_bank_rows = 0
@@ -140,7 +142,7 @@ class Engine:
 
         handle = self.network.head.register_forward_pre_hook(tap)
         try:
-            with torch.set_grad_enabled(grad), precision_context(self.precision, images.device):
+            with torch.set_grad_enabled(grad), pass_precision(self.precision, images.device):
                 raw = (self.compiled or self.network.module)(images)
         finally:
             handle.remove()
@@ -155,7 +157,7 @@ class Engine:
 
     def forward_to(self, stage: str, images: Tensor, *, grad: bool) -> Tensor:
         """What the module named ``stage`` gives for ``images``; the network is run no further."""
-        with torch.set_grad_enabled(grad), precision_context(self.precision, images.device):
+        with torch.set_grad_enabled(grad), pass_precision(self.precision, images.device):
             return run_to(self.network.module, stage, images)
 
     def head_logits(self, features: Tensor) -> Tensor:

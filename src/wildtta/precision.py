@@ -45,19 +45,24 @@ def _without_autocast_cache() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def precision_context(precision: Precision, device: torch.device) -> Iterator[None]:
-    """Run a pass at ``precision``; None leaves the caller's dtype, autocast and TF32 settings as they are."""
+def pass_precision(precision: Precision, device: torch.device) -> Iterator[None]:
+    """Autocast of one forward pass (its backward pass follows by itself); None leaves the caller's as it is."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(_without_autocast_cache())
         if precision == "bf16":
             stack.enter_context(torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False))
         elif precision is not None:
             stack.enter_context(torch.autocast(device.type, enabled=False))
-            if device.type == "cuda":
-                stack.enter_context(_tensor_cores_for_float32(precision == "tf32"))
-        elif (callers := _callers_autocast.get()) is not None:
-            enabled, dtype = callers
-            stack.enter_context(torch.autocast(device.type, dtype=dtype, enabled=enabled, cache_enabled=False))
+        yield
+
+
+@contextlib.contextmanager
+def step_precision(precision: Precision, device: torch.device) -> Iterator[None]:
+    """TF32 on or off for a whole step, backward passes included; None and bf16 leave the caller's setting as it is."""
+    if device.type == "cuda" and precision in ("fp32", "tf32"):
+        with _tensor_cores_for_float32(precision == "tf32"):
+            yield
+    else:
         yield
 
 
@@ -89,7 +94,8 @@ def fastest_precision(one_pass: Callable[[Tensor, Precision], None], images: Ten
         times = []
         for _ in range(5):
             started = time.perf_counter()
-            one_pass(images, precision)
+            with step_precision(precision, images.device):
+                one_pass(images, precision)
             if cuda:
                 torch.cuda.synchronize(images.device)
             times.append(time.perf_counter() - started)

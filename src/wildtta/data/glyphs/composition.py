@@ -19,15 +19,15 @@ Split = Literal["train", "test"]
 IMAGE_SIZE = 32
 
 # What varies, and how far. Pixels are those of the 32 x 32 image, colours lie in [0, 1].
-INK_PIXELS = (17.0, 26.0)
+INK_PIXELS = (13.0, 22.0)
 ROTATION_DEGREES = 15.0
 SHIFT_PIXELS = 3.0
 ASPECT = (0.85, 1.0)
 SHEAR = 0.12
-CONTRAST = (0.35, 0.85)
+CONTRAST = (0.12, 0.55)
 MARGIN = 0.05
 CHROMA = 0.15
-TEXTURE = (0.01, 0.10)
+TEXTURE = (0.02, 0.10)
 LIGHTING = 0.15
 TEXTURE_CELLS = 5
 
