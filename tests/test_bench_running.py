@@ -313,12 +313,23 @@ def test_large_data_stream_from_their_files_with_the_same_numbers(
     assert numbers([kept]) == numbers([streamed])
 
 
+def test_methods_that_augment_are_told_the_preprocessing(conditions: Conditions) -> None:
+    named = run_cell(small_cell(method="memo", limit=8, batch_size=4, options={"lr": 0.01}), conditions)
+    imagenet = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+    same = run_cell(small_cell(method="memo", limit=8, batch_size=4, options={"lr": 0.01, **imagenet}), conditions)
+    other = {"mean": [0.2, 0.2, 0.2], "std": [0.9, 0.9, 0.9]}
+    different = run_cell(small_cell(method="memo", limit=8, batch_size=4, options={"lr": 0.01, **other}), conditions)
+    assert named["metrics"]["nll"] == same["metrics"]["nll"] != different["metrics"]["nll"]
+
+
 def test_methods_that_want_source_images_get_them_or_say_so(images: Path, conditions: Conditions) -> None:
     everybody_teaches = {"redundant": 1.0, "reliable": 1.0, "lr": 0.01}
     cell = small_cell(method="eata", options=everybody_teaches, data_options={"source_images": 30})
     row = launch([cell], root=images, device="cpu", observer=Silent()).rows[0]
     assert row["status"] == "failed"
-    assert "name a folder (or zip) of them with --source" in row["reason"]
+    assert "name a folder (or zip) of clean images with --source" in row["reason"]
+    # ReCAP can do without, and says what it did.
+    assert run_cell(small_cell(method="recap"), conditions)["data_note"] == "no source images"
     with_source = run_cell(cell, Conditions(root=str(images), source=str(images)))
     assert with_source["data_note"] == f"30 source images: {images.name}"
     plain = run_cell(small_cell(method="eta", options=everybody_teaches), conditions)

@@ -97,6 +97,11 @@ class Images:
         """The preprocessing that is used, by name."""
         return str(self._protocol)
 
+    @property
+    def pixel_scale(self) -> dict[str, tuple[float, float, float]]:
+        """Mean and std, per channel, of the preprocessing."""
+        return {"mean": self._protocol.mean, "std": self._protocol.std}
+
     def like(self, sets: dict[Domain, ImageSet], *, key: str) -> Images:
         """Other images, prepared in the same way."""
         return Images(sets, self._protocol, self._device, key=key, loaders=self._loaders)

@@ -14,6 +14,7 @@ The row (see :mod:`wildtta.bench.journal`) holds:
 
 from __future__ import annotations
 
+import dataclasses
 import platform
 import time
 from contextlib import AbstractContextManager, nullcontext
@@ -34,8 +35,9 @@ from wildtta.bench.errors import BenchError
 from wildtta.bench.execute import Conditions, Progress
 from wildtta.bench.journal import Row
 from wildtta.bench.models import build_model, weights_digest
-from wildtta.bench.source_data import source_options
+from wildtta.bench.source_data import source_options, wanted_source_fields
 from wildtta.bench.streaming import stream_of
+from wildtta.methods.registry import config_classes
 from wildtta.metrics import Series, Stopwatch, StreamMeter, peak_memory, reset_peak_memory
 from wildtta.metrics.series import thin
 from wildtta.streams import Stream
@@ -71,7 +73,12 @@ def run_cell(
         network = network.to(place)
         digest = weights_digest(network)
         stream = stream_of(cell, images.labels)
-        row = _measured(cell, conditions, network, images, stream, place, progress)
+        try:
+            row = _measured(cell, conditions, network, images, stream, place, progress)
+        except ValueError as error:
+            if wanted_source_fields(cell) and conditions.source is None and cell.data != "glyphs":
+                raise BenchError(f"{error}. Here: name a folder (or zip) of clean images with --source") from error
+            raise
     return {
         "key": cell.key,
         "cell": cell.to_json(),
@@ -97,7 +104,7 @@ def _measured(
     diagnostics = Diagnostics(cell, network, images, stream)
     diagnostics.before()
     from_source, note = source_options(cell, images, conditions.source, device)
-    model = _adapter(cell, network, from_source)
+    model = _adapter(cell, network, {**_pixel_scale(cell, images), **from_source})
     labels = torch.from_numpy(images.labels[stream.index]).to(device)
     meter, series = StreamMeter(labels), Series()
     watch = Stopwatch(device, stream.batch_count)
@@ -137,10 +144,16 @@ def _by_corruption(stream: Stream) -> tuple[npt.NDArray[np.int64], list[str]]:
     return number[stream.domain], names
 
 
-def _adapter(cell: Cell, network: nn.Module, from_source: dict[str, Any]) -> Any:
+def _adapter(cell: Cell, network: nn.Module, from_data: dict[str, Any]) -> Any:
     import wildtta
 
-    return wildtta.adapt(network, cell.method, **{"batch_size": cell.batch_size, **from_source, **cell.options})
+    return wildtta.adapt(network, cell.method, **{"batch_size": cell.batch_size, **from_data, **cell.options})
+
+
+def _pixel_scale(cell: Cell, images: Images) -> dict[str, Any]:
+    """The preprocessing's mean and std for the methods that augment: they work on pixels, not on network inputs."""
+    known = {entry.name for entry in dataclasses.fields(config_classes()[cell.method])}
+    return {name: value for name, value in images.pixel_scale.items() if name in known}
 
 
 def _last(model: Any) -> dict[str, Any]:

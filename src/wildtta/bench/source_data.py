@@ -1,7 +1,7 @@
 """Clean source images for the methods that look at some before they adapt (EATA's Fisher information and the like).
 
 A method says that it wants them by a field of type ``SourceImages``; a cell that doesn't fill it gets glyphs of the
-training split on glyphs, else images of the folder that ``--source`` names. As the data's own folder, the source's is
+training split on glyphs, else images of the folder that ``--source`` names, or none. As the data's own folder, the source's is
 not part of a cell's identity; the row's ``data_note`` tells what was used.
 """
 
@@ -18,7 +18,6 @@ from torch import Tensor
 
 from wildtta.bench.cell import Cell
 from wildtta.bench.datasets import Images
-from wildtta.bench.errors import BenchError
 from wildtta.data import ImageSet, open_data
 from wildtta.data.glyphs import Glyphs
 from wildtta.methods.registry import config_classes
@@ -55,9 +54,8 @@ def source_options(cell: Cell, images: Images, root: str | None, device: torch.d
     if cell.data == "glyphs":
         source, where = Glyphs(count, split="train"), "glyphs of the training split"
     elif root is None:
-        raise BenchError(
-            f"{cell.method} looks at clean source images before it adapts; name a folder (or zip) of them with --source"
-        )
+        # Some methods can do without (ReCAP); those that cannot say so at their first batch.
+        return {}, "no source images"
     else:
         source, where = open_data("folder", root), os.path.basename(os.path.normpath(root))
     chosen = balanced_subset(source.labels, count)
