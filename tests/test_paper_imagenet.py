@@ -72,7 +72,7 @@ def test_table_1_runs_end_to_end(miniature: Path, tmp_path: Path) -> None:
     page = (out / "index.html").read_text()
     assert "Table 1." in page
     assert "not the paper&#39;s weights" in page
-    assert "+0.0" not in (out / "report.md").read_text(), "random weights are not compared with the paper"
+    assert "In brackets" not in (out / "report.md").read_text(), "random weights are not compared with the paper"
 
 
 def test_a_folder_with_999_classes_is_refused(miniature: Path, tmp_path: Path) -> None:

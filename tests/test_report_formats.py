@@ -72,7 +72,7 @@ def test_markdown_shows_the_papers_numbers_and_the_difference(paper_rows: list[R
     # Mean and deviation of the three synthetic seeds are the printed ones, so every difference is zero.
     for cell, printed in zip(cells_of(line)[1:], ("43.3 ± 0.1", "59.8 ± 0.01", "61.2 ± 0.03", "72.9 ± 0.01"), strict=False):
         mean = printed.split()[0]
-        assert re.fullmatch(rf"\*\*{mean} ± 0\.0\*\* \({printed}, [+-]0\.0\)", cell), cell
+        assert re.fullmatch(rf"\*\*{mean} ± 0\.0\*\* \({printed}, ±0\.0\)", cell), cell
     recap = next(line for line in text.splitlines() if line.startswith("| ReCAP |"))
     assert cells_of(recap)[2].startswith("**59.8"), "a tie is best twice, as printed"
     assert not cells_of(recap)[1].startswith("**")

@@ -12,7 +12,7 @@ from wildtta.report.command import command_for, configuration
 from wildtta.report.document import Document
 from wildtta.report.plots import draw
 from wildtta.report.svg import DARK, LIGHT, STYLE
-from wildtta.report.table import printed_text, written
+from wildtta.report.table import printed_text, signed, written
 
 _PAGE = "wildtta.report.page"
 
@@ -36,6 +36,7 @@ def html(document: Document) -> str:
         paper_data="ImageNet-C",
         written=written,
         printed_text=printed_text,
+        signed=signed,
         draw=lambda chart: Markup(draw(chart)),
         style=Markup(style),
         script=Markup(_asset("page.js")),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from wildtta.paper import Outcome
 from wildtta.report.chart import Figure
 from wildtta.report.document import Document
-from wildtta.report.table import Number, Table, own_text, printed_text
+from wildtta.report.table import Number, Table, own_text, printed_text, signed
 
 
 def markdown(document: Document) -> str:
@@ -48,7 +48,7 @@ def number_markdown(number: Number, digits: int, *, comparable: bool) -> str:
     if number.collapsed:
         text += " †"
     if comparable and number.difference is not None:
-        text += f" ({printed_text(number, digits)}, {number.difference:+.{digits}f})"
+        text += f" ({printed_text(number, digits)}, {signed(number.difference, digits)})"
     return text
 
 

@@ -138,6 +138,12 @@ def printed_text(number: Number, digits: int) -> str:
     return text if number.printed_std is None else f"{text} ± {number.printed_std:g}"
 
 
+def signed(value: float, digits: int) -> str:
+    """A difference with its sign; what reads as zero has none."""
+    text = f"{value:+.{digits}f}"
+    return f"±{abs(value):.{digits}f}" if float(text) == 0 else text.replace("-", "−")
+
+
 def own_text(number: Number, digits: int) -> str:
     """Our number, ± its deviation where there are several seeds."""
     if number.mean is None:
