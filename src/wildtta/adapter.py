@@ -378,7 +378,7 @@ class Adapter(nn.Module):
         """``.to``, ``.cuda``, ``.double``…: the online state follows the network; float16 is refused before it happens."""
         if "_engine" in self.__dict__ and fn(torch.empty_like(self._facts.head.weight[:0])).dtype == torch.float16:
             raise TypeError(_HALF_ADVICE.format("this would make the parameters float16"))
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if "_engine" in self.__dict__:
             with torch.inference_mode(False):
                 self._engine.moved()

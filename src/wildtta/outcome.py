@@ -118,7 +118,15 @@ class StepReport:
             number = value.item()
             return f"{number:.4g}" if isinstance(number, float) else str(number)
 
-        names = ("seen", "selected", "selected_second", "entropy", "redundancy", "inequity", "gradient_norm")
+        names: tuple[str, ...] = (
+            "seen",
+            "selected",
+            "selected_second",
+            "entropy",
+            "redundancy",
+            "inequity",
+            "gradient_norm",
+        )
         names += ("e_m", "resets", "bank_rows", "forwards", "backwards", "learned", "skipped")
         return f"StepReport({', '.join(f'{name}={shown(getattr(self, name))}' for name in names)})"
 
