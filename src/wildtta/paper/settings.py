@@ -198,7 +198,8 @@ class Setting:
         size = "" if self.scale.name == "full" else f", {self.scale.name}"
         if self.where == "glyphs":
             return f"glyphs, not ImageNet-C{size}"
-        return {"imagenet-c": "ImageNet-C", "folder": "own folder"}[self.where] + f", preprocessing {self.protocol}{size}"
+        name = {"imagenet-c": "ImageNet-C", "folder": "own folder"}[self.where]
+        return f"{name}, preprocessing {self.protocol}{size}"
 
     def missing(self, network: str, method: str) -> str:
         """Why this network and method cannot be run here; empty where they can."""

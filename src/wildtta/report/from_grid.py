@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from wildtta.bench import MULTI_DOMAIN, Cell, Row
@@ -50,7 +50,7 @@ def runs_in(rows: Iterable[Row]) -> list[Run]:
 def grid_tables(rows: Sequence[Row]) -> list[Table]:
     """Overview, one table per scenario, calibration and cost; per data set."""
     tables: list[Table] = []
-    for data, runs in _grouped(runs_in(rows), lambda run: f"{run.cell.data}, {run.cell.protocol}").items():
+    for data, runs in _grouped(runs_in(rows), _data_of).items():
         streams = _grouped(runs, lambda run: run.stream)
         if len(streams) > 1:
             tables.append(_overview(data, runs, list(streams)))
@@ -59,9 +59,12 @@ def grid_tables(rows: Sequence[Row]) -> list[Table]:
     return [_numbered(place, table) for place, table in enumerate(tables, 1)]
 
 
-def _numbered(place: int, table: Table) -> Table:
-    from dataclasses import replace
+def _data_of(run: Run) -> str:
+    protocol = "" if run.cell.protocol == "auto" else f", preprocessing {run.cell.protocol}"
+    return run.cell.data + protocol
 
+
+def _numbered(place: int, table: Table) -> Table:
     return replace(table, name=f"grid-{place}")
 
 

@@ -55,7 +55,8 @@ def _lines(chart: LineChart) -> str:
     horizontal = log_axis if chart.log_x else tight_axis
     x = horizontal([value for line in chart.lines for value in line.x], margin_for(y.ticks), WIDTH - _RIGHT)
     parts = grid(x, y, chart.x_label, chart.y_label)
-    for line, (_, number, dashed) in zip(chart.lines, entries, strict=True):
+    # References come last, so that a curve that equals one does not hide it.
+    for line, (_, number, dashed) in sorted(zip(chart.lines, entries, strict=True), key=lambda pair: pair[0].dashed):
         points = [(x.place(a), y.place(b)) for a, b in zip(line.x, line.y, strict=True)]
         if line.std is not None and any(line.std):
             upper = [(x.place(a), y.place(b + s)) for a, b, s in zip(line.x, line.y, line.std, strict=True)]
