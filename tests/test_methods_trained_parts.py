@@ -15,6 +15,10 @@ from wildtta.data.glyphs import Glyphs, network
 typer_testing = pytest.importorskip("typer.testing")
 
 
+# The authors' settings are for 256 pixels; shrunk by 4, a glyph of 32 pixels has no structure left to keep.
+FOR_SMALL_IMAGES: dict[str, float] = {"factor": 2, "depth": 30, "guidance": 12.0}
+
+
 def command(*words: str) -> str:
     """Run a wildtta command in this process; its output."""
     import typer
@@ -73,5 +77,5 @@ def test_dda_with_a_trained_model_mends_gaussian_noise(tmp_path: Path) -> None:
     command("diffusion-train", "--steps", "3000", "--batch-size", "32", "--device", device, "--out", str(out))
     images, labels = glyph_stream("gaussian_noise", 5, 200)
     bare = accuracy(wildtta.adapt(network("resnet_gn"), "none"), images, labels, 50)
-    adapter = wildtta.adapt(network("resnet_gn"), "dda", diffusion=out, mean=0.5, std=0.25)
-    assert accuracy(adapter, images, labels, 50) > bare
+    adapter = wildtta.adapt(network("resnet_gn"), "dda", diffusion=out, mean=0.5, std=0.25, **FOR_SMALL_IMAGES)
+    assert accuracy(adapter, images, labels, 50) > bare + 5

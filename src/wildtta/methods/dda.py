@@ -37,7 +37,8 @@ class DDA(Method):
     The diffusion model was trained on source images: denoising brings x back to what the classifier knows, the low-pass
     filter φ_D keeps the structure, and the ensemble keeps x itself in case the diffusion fails. Nothing learns. The
     logits returned are the logarithm of the averaged probabilities. The gradient of the guidance is part of a diffusion
-    and does not count as a backward pass of the classifier. ``adapted(engine, images)`` gives the images x̃.
+    and does not count as a backward pass of the classifier. ``adapted(engine, images)`` gives the images x̃. Defaults are the
+    authors' for 256 pixels; images of 32 pixels want a finer filter and less depth (factor=2, depth=30, guidance=12).
     Paper: https://arxiv.org/abs/2207.03442. Code of its authors: https://github.com/shiyegao/DDA.
 
     ``diffusion`` is a folder of an unconditional ``diffusers`` model (UNet2DModel, any DDPM schedule), for instance from

@@ -54,7 +54,7 @@ def load_diffusion(folder: str | Path) -> DiffusionModel:
         )
     library = diffusers_library()
     nested = path / "unet" if (path / "unet").is_dir() else path
-    unet = library.UNet2DModel.from_pretrained(str(nested), use_safetensors=True)
+    unet = library.UNet2DModel.from_pretrained(str(nested), use_safetensors=True, low_cpu_mem_usage=False)
     schedule = path / "scheduler" if (path / "scheduler").is_dir() else path
     if (schedule / "scheduler_config.json").is_file():
         scheduler = library.DDPMScheduler.from_pretrained(str(schedule))
