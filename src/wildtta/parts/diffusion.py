@@ -94,7 +94,7 @@ def guided_images(
     weight = guidance * math.sqrt(images.shape[-1] * images.shape[-2] / _REFERENCE_PIXELS)
     structure = low_pass(images, factor)
     noise = torch.randn(images.shape, generator=generator, device=images.device, dtype=images.dtype)
-    current = scheduler.add_noise(images, noise, times[:1].expand(len(images)))
+    current: Tensor = scheduler.add_noise(images, noise, times[:1].expand(len(images)))
     for time in times:
         current = current.detach().requires_grad_(True)
         with torch.enable_grad():
