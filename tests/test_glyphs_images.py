@@ -110,9 +110,9 @@ def test_no_two_classes_look_alike() -> None:
 def test_ink_and_paper_differ_in_every_image() -> None:
     grey = Glyphs(2000).images(range(2000)).float().mean(1).flatten(1)
     low, high = grey.quantile(0.02, dim=1), grey.quantile(0.98, dim=1)
-    # Ink and paper differ by at least 0.35 · 255 = 89 levels; thin strokes and blending at the edges take some of it.
-    assert (high - low).min() > 50
-    assert grey.std(1).mean() > 30
+    # Ink and paper differ by at least 0.12 · 255 = 31 levels; thin strokes and blending at the edges take some of it.
+    assert (high - low).min() > 20
+    assert grey.std(1).mean() > 15
 
 
 def test_atlas_file_round_trip_and_foreign_files(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ class TrainingPlan:
     """What to train and for how long; the defaults made the packaged weights."""
 
     names: tuple[str, ...] = NETWORKS
-    steps: int = 1500
+    steps: int = 1400
     label_smoothing: float = 0.1
     batch_size: int = 1024
     seed: int = 0
