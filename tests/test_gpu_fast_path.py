@@ -50,7 +50,7 @@ def stream(steps: int, batch: int) -> list[Tensor]:
 def trajectory(network: nn.Module, method: str, images: list[Tensor], graphs: bool, **options: object) -> Tensor:
     adapter = wildtta.adapt(network, method, precision="fp32", **options)
     cls = type(adapter.method)
-    before = cls.capturable
+    before = getattr(cls, "capturable", None)
     cls.capturable = graphs
     try:
         answers = [adapter(batch) for batch in images]
@@ -66,12 +66,13 @@ def trajectory(network: nn.Module, method: str, images: list[Tensor], graphs: bo
 def test_recorded_steps_equal_eager_ones(method: str, batch: int) -> None:
     # In float64: in float32 the order of atomic additions alone drives two eager runs apart.
     network, images = small_network().double(), [batch_.double() for batch_ in stream(200, batch)]
-    options = {"lr": 1e-3}
-    if method.startswith("sar2"):
-        options["warmup"] = 5
+    # SAR² on a random network is chaotic at its usual rate: rounding alone grows by a fifth with every step.
+    options = {"lr": 1e-5, "warmup": 5} if method.startswith("sar2") else {"lr": 1e-3}
+    bare = trajectory(copy.deepcopy(network), "none", images, False)
     eager = trajectory(copy.deepcopy(network), method, images, False, **options)
     replayed = trajectory(copy.deepcopy(network), method, images, True, **options)
     assert (eager - replayed).abs().max() < 1e-5
+    assert (eager - bare).abs().max() > 1e-3, "nothing was learned, so nothing was compared"
 
 
 @pytest.mark.parametrize("method", ["tent", "sar"])

@@ -143,7 +143,7 @@ class Engine:
         handle = self.network.head.register_forward_pre_hook(tap)
         try:
             with torch.set_grad_enabled(grad), pass_precision(self.precision, images.device):
-                raw = (self.compiled or self.network.module)(images)
+                raw = (self.network.module if self.compiled is None else self.compiled)(images)
         finally:
             handle.remove()
         logits = logits_of(raw)

@@ -17,7 +17,7 @@ class Learnables:
 
     def __init__(self, names: Sequence[str], parameters: Sequence[nn.Parameter]) -> None:
         self.names = list(names)
-        self.parameters = list(parameters)
+        self.parameters: list[Tensor] = list(parameters)
         devices = {parameter.device for parameter in self.parameters}
         if len(devices) > 1:
             raise ValueError(
@@ -45,7 +45,7 @@ class Learnables:
         workspace = self._workspace
         if workspace is None or workspace.device != self.device or workspace.dtype != self.dtype:
             self._workspace = workspace = torch.empty(self.size, device=self.device, dtype=self.dtype)
-            pieces = workspace.split([parameter.numel() for parameter in self.parameters])
+            pieces = torch.split(workspace, [parameter.numel() for parameter in self.parameters])
             self._views = [piece.view(p.shape) for piece, p in zip(pieces, self.parameters, strict=True)]
         return self._views
 
@@ -75,7 +75,7 @@ class Learnables:
 
     def split(self, vector: Tensor) -> dict[str, Tensor]:
         """``vector`` as named tensors of the parameters' shapes (views)."""
-        pieces = vector.split([parameter.numel() for parameter in self.parameters])
+        pieces = torch.split(vector, [parameter.numel() for parameter in self.parameters])
         return {
             name: piece.view(parameter.shape)
             for name, piece, parameter in zip(self.names, pieces, self.parameters, strict=True)

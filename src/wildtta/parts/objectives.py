@@ -114,10 +114,8 @@ def redundancy(rows: Tensor, *, reading: Reading = "columns", variance_floor: fl
         if variance_floor > 0:
             variance = torch.maximum(variance, variance_floor * variance.masked_fill(dead, 0.0).mean())
         deviation = variance.masked_fill(dead, 1.0).sqrt()
-        if reading == "columns":
-            normalised = (centred / deviation).masked_fill(dead, 0.0)
-        else:
-            normalised = normalised / deviation
+        centred_columns = reading == "columns"
+        normalised = (centred / deviation).masked_fill(dead, 0.0) if centred_columns else normalised / deviation
     small = normalised @ normalised.T if number < width else normalised.T @ normalised
     diagonal = normalised.square().mean(0)
     off_diagonal = (small / number).square().sum() - diagonal.square().sum()

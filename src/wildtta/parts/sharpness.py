@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 
@@ -10,4 +11,5 @@ def worst_step(gradient: Tensor, radius: float) -> Tensor:
 
     The 1e-12 under the norm is the authors'.
     """
-    return gradient * (radius / (gradient.norm() + 1e-12))
+    norm: Tensor = torch.linalg.vector_norm(gradient)
+    return gradient * (radius / (norm + 1e-12))
