@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from wildtta.capture import GraphRunner
+from wildtta.compiling import CompiledNetwork
 from wildtta.engine import Engine
 from wildtta.methods.base import Method
 from wildtta.methods.gradient import GradientMethod
@@ -23,9 +24,6 @@ from wildtta.parts.learnables import Learnables
 from wildtta.parts.objectives import entropy
 from wildtta.precision import Precision, fastest_precision, step_precision
 from wildtta.state_file import fingerprint, read_state, write_state
-
-TIMED_SAMPLES = 16
-"""``precision="auto"`` decides on so many samples: enough to tell, without the memory of a whole batch's graph."""
 
 
 class Cost:
@@ -88,7 +86,7 @@ class Adapter(nn.Module):
         self._arrange()
         self._fingerprint = self._identify()
         if compiled:
-            self._engine.compiled = torch.compile(self.network)
+            self._engine.compiled = CompiledNetwork(self.network, facts.head)
 
     def _arrange(self) -> None:
         """Evaluation mode everywhere; only what learns has gradients; batch statistics where the method uses them."""
@@ -121,7 +119,7 @@ class Adapter(nn.Module):
             if images.is_inference():
                 images = images.clone()
             if self._precision_open:
-                engine.precision = fastest_precision(self._one_pass, images[:TIMED_SAMPLES])
+                engine.precision = fastest_precision(self._one_prediction, images)
                 self._precision_open = False
             with step_precision(engine.precision, images.device):
                 answer = self._answer(images)
@@ -143,14 +141,12 @@ class Adapter(nn.Module):
             engine.batch_size, engine.image_shape = before
             raise
 
-    def _one_pass(self, images: Tensor, precision: Precision) -> None:
-        """One forward and, where something learns, one backward pass at ``precision``, for timing."""
+    def _one_prediction(self, images: Tensor, precision: Precision) -> None:
+        """One forward pass at ``precision``, for timing (without a graph: it must not need more memory than a step)."""
         engine = self._engine
         before, engine.precision = engine.precision, precision
         try:
-            output = engine.forward(images, grad=engine.learns)
-            if engine.learns:
-                engine.learnables.gradient(output.entropies.mean())
+            engine.forward(images, grad=False)
         finally:
             engine.precision = before
 
@@ -285,6 +281,8 @@ class Adapter(nn.Module):
                 engine.learnables.assign(engine.source)
         if self._batch_statistics is not None:
             self._batch_statistics.remove()
+        if engine.compiled is not None:
+            engine.compiled.remove()
         for name, module in self.network.named_modules():
             module.training = self._training_before[name]
         for name, parameter in self.network.named_parameters():

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from wildtta.compiling import CompiledNetwork
 from wildtta.network import Network
 from wildtta.network.output import logits_of
 from wildtta.network.stages import run_to
@@ -46,7 +47,7 @@ class Engine:
         """Rows of the bank as the host last saw them (it looks until the bank is warm)."""
         self.bank_before: dict[str, Tensor] = {}
         """The bank before a refresh that a step sees ahead of time (``bank_refresh="before"``)."""
-        self.compiled: Callable[..., Any] | None = None
+        self.compiled: CompiledNetwork | None = None
         self.image_shape: tuple[int, ...] | None = None
         """Shape of one image, once a batch has shown it: for state that holds images."""
         self.companions: dict[str, Any] = {}
@@ -135,6 +136,19 @@ class Engine:
 
     def forward(self, images: Tensor, *, grad: bool) -> Output:
         """One pass: logits and features in at least float32, with a graph where ``grad``."""
+        with torch.set_grad_enabled(grad), pass_precision(self.precision, images.device):
+            raw, features = self._run(images) if self.compiled is None else self.compiled(images)
+        logits = logits_of(raw)
+        features = logits if features is None else features
+        if features.dim() != 2 or logits.dim() != 2:
+            raise ValueError(
+                f"expected logits [batch, classes] and features [batch, width] at the head {self.network.head_name!r}, "
+                f"got {tuple(logits.shape)} and {tuple(features.shape)}; name the classifier's last linear layer with head="
+            )
+        return Output(images, logits.to(self.dtype), features.to(self.dtype), raw)
+
+    def _run(self, images: Tensor) -> tuple[Any, Tensor | None]:
+        """The network's result and what entered its head."""
         captured: list[Tensor] = []
 
         def tap(module: nn.Module, inputs: tuple[Any, ...]) -> None:
@@ -142,18 +156,10 @@ class Engine:
 
         handle = self.network.head.register_forward_pre_hook(tap)
         try:
-            with torch.set_grad_enabled(grad), pass_precision(self.precision, images.device):
-                raw = (self.network.module if self.compiled is None else self.compiled)(images)
+            raw = self.network.module(images)
         finally:
             handle.remove()
-        logits = logits_of(raw)
-        features = captured[0] if captured else logits
-        if features.dim() != 2 or logits.dim() != 2:
-            raise ValueError(
-                f"expected logits [batch, classes] and features [batch, width] at the head {self.network.head_name!r}, "
-                f"got {tuple(logits.shape)} and {tuple(features.shape)}; name the classifier's last linear layer with head="
-            )
-        return Output(images, logits.to(self.dtype), features.to(self.dtype), raw)
+        return raw, captured[0] if captured else None
 
     def forward_to(self, stage: str, images: Tensor, *, grad: bool) -> Tensor:
         """What the module named ``stage`` gives for ``images``; the network is run no further."""
