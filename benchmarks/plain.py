@@ -98,7 +98,7 @@ def sar(network: nn.Module, names: list[str], *, lr: float, threshold: float, ra
     return step
 
 
-def _redundancy(rows: Tensor) -> Tensor:
+def redundancy(rows: Tensor) -> Tensor:
     centred = rows - rows.mean(0)
     deviation = centred.square().mean(0).sqrt()
     normalised = centred / torch.where(deviation > 0, deviation, torch.ones_like(deviation))
@@ -134,12 +134,12 @@ def sar2(
         logits = network(images)
         return logits, features[0]
 
-    def loss_of(logits: Tensor, z: Tensor, labels: Tensor, chosen: Tensor) -> Tensor:
+    def loss_of(logits: Tensor, z: Tensor, labels: Tensor, chosen: Tensor, members: Tensor) -> Tensor:
+        """``chosen`` teach by entropy; ``members``, the same at both points, form the centroids."""
         rows = bank.clone()
-        members = chosen if reliable_centroids else torch.arange(len(labels), device=labels.device)
         for label in labels[members].unique():
             rows[label] = z[members][labels[members] == label].mean(0)
-        loss = 1e3 / z.shape[1] * _redundancy(rows) + 50.0 * _inequity(rows, head)
+        loss = 1e3 / z.shape[1] * redundancy(rows) + 50.0 * _inequity(rows, head)
         return loss + _entropy(logits)[chosen].mean(0) if len(chosen) else loss
 
     def step(images: Tensor) -> Tensor:
@@ -147,18 +147,19 @@ def sar2(
         logits, z = passed(images)
         labels = logits.argmax(1)
         chosen = torch.where(_entropy(logits) < threshold)[0]
-        loss_of(logits, z, labels, chosen).backward()
+        members = chosen if reliable_centroids else torch.arange(len(labels), device=labels.device)
+        loss_of(logits, z, labels, chosen, members).backward()
         if radius is not None:
             around.climb()
             again, z_again = passed(images)
             kept = chosen[_entropy(again)[chosen] < threshold]
-            loss_of(again, z_again, labels, kept).backward()
+            loss_of(again, z_again, labels, kept, members).backward()
             around.descend()
         optimizer.step()
         optimizer.zero_grad()
         with torch.no_grad():
-            for label in labels.unique():
-                bank[label] = 0.1 * bank[label] + 0.9 * z[labels == label].mean(0)
+            for label in labels[members].unique():
+                bank[label] = 0.1 * bank[label] + 0.9 * z[members][labels[members] == label].mean(0)
         return logits.detach()
 
     return step

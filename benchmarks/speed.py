@@ -199,8 +199,8 @@ def measure(
     ms = {name: statistics.median(values) for name, values in times.items()}
     print(
         f"{model:20} {batch:3} {method:14} {precision:4} {chosen or '':4} ours {ms['ours']:7.2f}  plain {ms['plain']:7.2f}  "
-        f"inference {ms['inference']:7.2f}  {ms['plain'] / ms['ours']:5.2f}x plain  {ms['ours'] / ms['inference']:5.2f} inferences  "
-        f"peak {our_peak[0]:5.0f}/{their_peak[0]:5.0f} MB  teach {taught}/{kept}",
+        f"inference {ms['inference']:7.2f}  {ms['plain'] / ms['ours']:5.2f}x plain  "
+        f"{ms['ours'] / ms['inference']:5.2f} inferences  peak {our_peak[0]:5.0f}/{their_peak[0]:5.0f} MB  teach {taught}/{kept}",
         flush=True,
     )
     return {

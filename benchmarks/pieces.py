@@ -1,0 +1,81 @@
+"""The work that SAR² adds to a step, cut out so that it can be timed on its own: redundancy, inequity, the bank's refresh.
+
+Everything is the library's own code on an adapter's own state. A piece is a function without arguments that does its work
+anew on every call (forward and backward to the features, where there is a gradient). On a GPU it is recorded as a CUDA
+graph and replayed, as the adapter does with a whole step: timed eagerly it would show the price of launching its kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+import plain
+import wildtta
+from wildtta.methods.gradient import Lesson, Terms
+from wildtta.outcome import Output
+from wildtta.parts import bank
+from wildtta.parts.objectives import inequity_of_logits
+
+Work = Callable[[], object]
+WARM_UP_RUNS = 3
+
+
+class BankPieces:
+    """Pieces of a SAR² step for a batch of ``features`` [B, D] with pseudo labels [B], on a warm adapter."""
+
+    def __init__(self, adapter: wildtta.Adapter, features: Tensor, labels: Tensor) -> None:
+        self.engine, self.method = adapter._engine, adapter.method
+        self.features = features.detach().clone().requires_grad_()
+        logits = self.engine.head_logits(features.detach())
+        self.output = Output(features, logits, self.features)
+        self.lesson = Lesson(None, labels)
+        self.mean = features.detach().mean(0, keepdim=True).requires_grad_()
+        self.stored = self.engine.memory["bank_rows"][:-1].clone().requires_grad_()
+        self.allowed = torch.ones((), dtype=torch.bool, device=features.device)
+
+    def redundancy(self) -> None:
+        """R(C^t) from the bank's sums, and its gradient: O(B·D²), whatever C."""
+        live = self.method.live_centroids(self.engine, self.output, self.lesson)
+        sums = bank.moments(self.engine.memory, live, self.method.reading)
+        torch.autograd.grad(sums.redundancy(self.method.reading, self.method.variance_floor), self.features)
+
+    def direct_redundancy(self) -> None:
+        """R over all C rows, and its gradient: O(C·D²). What the sums replace; no part of our step."""
+        torch.autograd.grad(plain.redundancy(self.stored), self.stored)
+
+    def inequity(self) -> None:
+        """I of one mean row through the head, and its gradient: O(C·D)."""
+        torch.autograd.grad(inequity_of_logits(self.engine.head_logits(self.mean)), self.mean)
+
+    def refresh(self) -> None:
+        """The bank's rows and sums after a batch: O(B·D²)."""
+        with torch.no_grad():
+            self.method.refresh_bank(self.engine, self.output, self.lesson, self.allowed)
+
+    def everything(self) -> None:
+        """All of it in one step: R and I at both points of the sharpness-aware step, then the refresh."""
+        for _ in range(1 if self.method.sharpness is None else 2):
+            terms = Terms(entropy=self.mean.new_zeros(()), teachers=self.mean.new_zeros(()))
+            self.method._add_regularisers(terms, self.engine, self.output, self.lesson)
+            torch.autograd.grad(terms.total, self.features)
+        self.refresh()
+
+
+def repeatable(work: Work, device: str) -> Work:
+    """``work`` itself on the CPU; on a GPU its recording as a CUDA graph."""
+    if device != "cuda":
+        return work
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(WARM_UP_RUNS):
+            work()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return graph.replay
