@@ -8,13 +8,14 @@ graph and replayed, as the adapter does with a whole step: timed eagerly it woul
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 import plain
 import wildtta
-from wildtta.methods.gradient import Lesson, Terms
+from wildtta.methods.gradient import GradientMethod, Lesson, Terms
 from wildtta.outcome import Output
 from wildtta.parts import bank
 from wildtta.parts.objectives import inequity_of_logits
@@ -27,6 +28,7 @@ class BankPieces:
     """Pieces of a SAR² step for a batch of ``features`` [B, D] with pseudo labels [B], on a warm adapter."""
 
     def __init__(self, adapter: wildtta.Adapter, features: Tensor, labels: Tensor) -> None:
+        assert isinstance(adapter.method, GradientMethod)
         self.engine, self.method = adapter._engine, adapter.method
         self.features = features.detach().clone().requires_grad_()
         logits = self.engine.head_logits(features.detach())
@@ -68,7 +70,7 @@ def repeatable(work: Work, device: str) -> Work:
     """``work`` itself on the CPU; on a GPU its recording as a CUDA graph."""
     if device != "cuda":
         return work
-    side = torch.cuda.Stream()
+    side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(WARM_UP_RUNS):

@@ -15,6 +15,7 @@ import statistics
 from typing import Any
 
 import torch
+from torch import nn
 
 import speed
 import wildtta
@@ -47,7 +48,7 @@ def measure(model: str, batch: int, precision: str, device: str, repetitions: in
     images = torch.randn(batch, 3, speed.SIDE, speed.SIDE, device=device)
     if batch > 1:
         speed.make_a_quarter_reliable(base, images)
-    head = base.get_classifier()
+    head: nn.Linear = base.get_classifier()  # type: ignore[operator]
     threshold = 0.4 * math.log(head.out_features) if batch > 1 else speed.ALWAYS
     rows = torch.randn(head.out_features, head.in_features, device=device) * 0.5 + 1.0
     adapter = speed.ours(copy.deepcopy(base), "sar2", threshold, precision, rows, False)

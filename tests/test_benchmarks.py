@@ -17,6 +17,7 @@ from toy_networks import CLASSES, batches, build
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 
+import growth
 import pieces
 import plain
 import scaling
@@ -187,10 +188,10 @@ def test_share_has_one_row_per_combination(tiny_model: str, tmp_path: Path) -> N
 
 def test_exponents_are_those_of_power_laws() -> None:
     sizes = [1, 2, 8, 32]
-    assert scaling.exponent(sizes, [3.0 * size**1.7 for size in sizes]) == pytest.approx(1.7, abs=1e-3)
-    assert scaling.exponent(sizes, [5.0] * 4) == pytest.approx(0.0, abs=1e-3)
-    assert scaling.exponent([4], [1.0]) is None
-    assert scaling.exponent([1, 2], [0.0, 1.0]) is None
+    assert growth.exponent(sizes, [3.0 * size**1.7 for size in sizes]) == pytest.approx(1.7, abs=1e-3)
+    assert growth.exponent(sizes, [5.0] * 4) == pytest.approx(0.0, abs=1e-3)
+    assert growth.exponent([4], [1.0]) is None
+    assert growth.exponent([1, 2], [0.0, 1.0]) is None
 
 
 def test_peak_counts_what_is_alive_together() -> None:
@@ -213,7 +214,7 @@ def test_memory_grows_as_expected() -> None:
 
     def measured(quantity: str, axis: str, what: str, sizes: list[scaling.Sizes]) -> float:
         points = [p for size in sizes for p in scaling.measure_point(axis, size, "cpu", 0.0, 1) if p.what == what]
-        slope = scaling.exponent([p.size for p in points], [getattr(p, quantity) for p in points])
+        slope = growth.exponent([p.size for p in points], [getattr(p, quantity) for p in points])
         assert slope is not None
         return slope
 
