@@ -18,27 +18,25 @@ def register(app: typer.Typer) -> None:
 
 def methods(
     name: Annotated[str | None, typer.Argument(help="One method: show its options and description.")] = None,
+    markdown: Annotated[
+        str | None, typer.Option(help="Print a page of the documentation: methods or options.", metavar="PAGE")
+    ] = None,
 ) -> None:
     """List the methods, or one with its options."""
     with one_line_errors():
         from wildtta.methods.registry import config_classes, get_method
+        from wildtta.methods.table import PAGES
 
-        if name is None:
+        if markdown is not None:
+            if markdown not in PAGES:
+                raise ValueError(f"no generated page is called {markdown!r}; there are {', '.join(PAGES)}")
+            typer.echo(PAGES[markdown](), nl=False)
+        elif name is None:
             _print_all(config_classes())
         else:
             _print_one(type(get_method(name)))
 
 
-_COLUMNS = {
-    "name": "name",
-    "method": "title",
-    "updates": "updates",
-    "source data": "needs_source",
-    "batch of 1": "batch_of_one",
-    "passes fwd / bwd": "passes",
-    "prediction": "prediction",
-    "paper": "paper",
-}
 _ON_A_NARROW_TERMINAL = ("name", "updates", "passes fwd / bwd")
 _WIDE = 140
 
@@ -47,13 +45,15 @@ def _print_all(known: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from wildtta.methods.table import COLUMNS
+
     console = Console(width=None if sys.stdout.isatty() else 200)
-    shown = list(_COLUMNS) if console.width >= _WIDE else list(_ON_A_NARROW_TERMINAL)
+    shown = list(COLUMNS) if console.width >= _WIDE else list(_ON_A_NARROW_TERMINAL)
     table = Table(show_edge=False, pad_edge=False)
     for heading in shown:
         table.add_column(heading, overflow="fold", no_wrap=heading == "name")
     for cls in known.values():
-        table.add_row(*(getattr(cls, _COLUMNS[heading]) for heading in shown))
+        table.add_row(*(getattr(cls, COLUMNS[heading]) for heading in shown))
     console.print(table)
     typer.echo(f"{len(known)} methods; `wildtta methods NAME` shows a method's options")
 
