@@ -242,7 +242,8 @@ def numbers(text: str) -> tuple[int, ...]:
 def arguments_of(given: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--axes", default="batch,classes,width,steps", help="which axes, comma-separated")
+    # The stream comes first: memory that other axes left to the process would hide what a stream gathers.
+    parser.add_argument("--axes", default="steps,batch,classes,width", help="which axes, comma-separated")
     for axis in AXES:
         parser.add_argument(f"--{axis}", type=numbers, default=None, help=f"sizes of the axis (default: {AXES[axis]})")
     parser.add_argument("--steps", type=int, default=None, help=f"longest stream (default: {STREAM_LIMITS})")
