@@ -24,7 +24,7 @@ from torch import Tensor
 from wildtta.parts.objectives import Reading, normalise_rows, redundancy_from_moments
 
 State = dict[str, Tensor]
-RESUM_EVERY = 1024
+RESUM_EVERY = 256
 
 
 def accumulation_dtype(device: torch.device) -> torch.dtype:

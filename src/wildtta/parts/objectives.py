@@ -12,6 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+DEAD_VARIANCE = 1e-10
+"""A column whose variance is below this share of the mean column variance carries rounding, not signal: it is dead. Without
+such a margin a column that died out (ReLU) would come and go with the last digit of what is left of it."""
+
 Reading = Literal["columns", "rows", "rows_centred", "rows_then_columns"]
 READINGS: tuple[str, ...] = get_args(Reading)
 
@@ -61,6 +65,12 @@ def normalise_rows(rows: Tensor, reading: Reading) -> Tensor:
     return (centred / variance.masked_fill(constant, 1.0).sqrt()).masked_fill(constant, 0.0)
 
 
+def _dead_columns(variance: Tensor, noise: Tensor) -> Tensor:
+    """Columns without variance: what is there is rounding (``noise``), or nothing beside the others."""
+    values = variance.detach()
+    return values <= torch.maximum(noise, DEAD_VARIANCE * values.clamp(min=0).mean())
+
+
 def redundancy_from_moments(
     count: Tensor | float, first: Tensor, second: Tensor, *, reading: Reading = "columns", variance_floor: float = 0.0
 ) -> Tensor:
@@ -72,8 +82,8 @@ def redundancy_from_moments(
     - ``rows``, ``rows_centred``: Σzzᵀ/N of the normalised rows, as it is;
     - ``rows_then_columns``: Σzzᵀ/N divided by σ_i σ_j, columns not centred.
 
-    σ² is replaced by max(σ², variance_floor · mean σ²). A column without variance contributes 0 with gradient 0
-    (``rows_then_columns`` divides by 1 there).
+    σ² is replaced by max(σ², variance_floor · mean σ²). A column without variance (σ² ≤ 1e-10 · mean σ²) contributes 0
+    with gradient 0 (``rows_then_columns`` divides by 1 there).
     """
     width = first.shape[-1]
     mean = first / count
@@ -83,7 +93,7 @@ def redundancy_from_moments(
         variance = squares - mean.square()
         # What subtracting two nearly equal numbers leaves of a constant column.
         noise = 64 * torch.finfo(second.dtype).eps * squares.detach().abs()
-        dead = variance <= noise
+        dead = _dead_columns(variance, noise)
         if variance_floor > 0:
             floor = variance_floor * variance.masked_fill(dead, 0.0).mean()
             variance = torch.maximum(variance, floor)
@@ -110,7 +120,7 @@ def redundancy(rows: Tensor, *, reading: Reading = "columns", variance_floor: fl
         centred = normalised - mean
         variance = centred.square().mean(0)
         noise = (torch.finfo(rows.dtype).eps * 8 * normalised.detach().abs().amax(0)).square()
-        dead = variance <= noise
+        dead = _dead_columns(variance, noise)
         if variance_floor > 0:
             variance = torch.maximum(variance, variance_floor * variance.masked_fill(dead, 0.0).mean())
         deviation = variance.masked_fill(dead, 1.0).sqrt()
