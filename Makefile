@@ -28,10 +28,10 @@ lint: setup
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 test-all: lint
-	$(BIN)/python -m pytest -m ''
+	$(BIN)/python -m pytest -m '' -n auto --maxprocesses 4 --dist loadfile
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

@@ -165,16 +165,16 @@ def test_the_demo_prints_its_table_and_writes_its_report(
     """The whole command on the real networks and glyphs, with streams cut to a few images."""
     from wildtta.cli import demo
 
-    short = {title: {**entry, "limit": 8 if title == "batch 1" else 64} for title, entry in demo.SCENARIOS.items()}
-    monkeypatch.setattr(demo, "SCENARIOS", short)
+    short = {"noise": 1, "fog": 1, "single": 8, "mixed": 64}
+    monkeypatch.setattr(demo, "LENGTHS", dict.fromkeys(demo.NETWORKS, short))
     out = tmp_path / "report"
     code, output, errors = wildtta("demo", "--out", out, "--device", "cpu", "--workers", 1)
     assert code == 0, errors
-    assert f"severity {demo.SEVERITY}" in output
+    assert f"fog: {demo.FOG_SEVERITY}" in output
     for name in (*demo.METHODS.values(), *demo.NETWORKS.values()):
         assert name in output
     rows = read(out / "demo.jsonl")
-    assert len(rows) == len(demo.NETWORKS) * len(demo.METHODS) * 3
+    assert len(rows) == len(demo.NETWORKS) * len(demo.METHODS) * len(demo.SCENARIOS)
     assert {row["status"] for row in rows} == {"ok"}
     assert str(out / "index.html") in output
     page = (out / "index.html").read_text()
