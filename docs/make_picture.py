@@ -44,7 +44,7 @@ def draw(rows: dict[tuple[str, str], dict[str, Any]]) -> plt.Figure:
     clean = Glyphs(SHOWN * 8).images(range(SHOWN))
     damaged = [corrupt(clean, shift, severity) for shift, severity in SHIFTS.items()]
     left.imshow(np.concatenate([_column(images) for images in (clean, *damaged)], axis=1), interpolation="nearest")
-    left.set_title("glyphs; with noise; with fog", fontsize=9)
+    left.set_title("clean, noise, fog", fontsize=9)
     left.axis("off")
     for panel, (shift, severity) in zip(panels, SHIFTS.items(), strict=True):
         for method, title in METHODS.items():
