@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from wildtta.bench import Cell
+from wildtta.data.corruptions import constants
 
 Where = Literal["glyphs", "imagenet-c", "folder"]
 WHERE: tuple[Where, ...] = ("glyphs", "imagenet-c", "folder")
@@ -17,23 +18,7 @@ WHERE: tuple[Where, ...] = ("glyphs", "imagenet-c", "folder")
 BN, GN, VIT, CONVNEXT = "ResNet50-BN", "ResNet50-GN", "VitBase-LN", "ConvNeXt-LN"
 
 #: The paper's order; the last column of its big tables is the plain mean of these 15.
-CORRUPTIONS: tuple[str, ...] = (
-    "gaussian_noise",
-    "shot_noise",
-    "impulse_noise",
-    "defocus_blur",
-    "glass_blur",
-    "motion_blur",
-    "zoom_blur",
-    "snow",
-    "frost",
-    "fog",
-    "brightness",
-    "contrast",
-    "elastic_transform",
-    "pixelate",
-    "jpeg_compression",
-)
+CORRUPTIONS: tuple[str, ...] = constants.CORRUPTIONS
 
 #: The weights that the paper's names stand for. timm has served different ViT-B/16 files under one name over the years,
 #: so the tag is part of the name.
