@@ -46,13 +46,17 @@ def _without_autocast_cache() -> Iterator[None]:
 
 @contextlib.contextmanager
 def pass_precision(precision: Precision, device: torch.device) -> Iterator[None]:
-    """Autocast of one forward pass (its backward pass follows by itself); None leaves the caller's as it is."""
+    """Autocast of one forward pass (its backward pass follows by itself); None takes the caller's setting."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(_without_autocast_cache())
+        caller = _callers_autocast.get()
         if precision == "bf16":
             stack.enter_context(torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False))
         elif precision is not None:
             stack.enter_context(torch.autocast(device.type, enabled=False))
+        elif caller is not None:
+            enabled, dtype = caller
+            stack.enter_context(torch.autocast(device.type, dtype=dtype, enabled=enabled, cache_enabled=False))
         yield
 
 
