@@ -60,9 +60,11 @@ QUICK = {
 
 
 def _cases() -> list[object]:
-    """Every case with a recipe; other methods' cases have quick tests of their own and run here with the slow ones."""
+    """Every case with a recipe; of the other methods the first case of each method and model runs with the quick ones."""
     names = [name for name in FOLDER.cases if name.split("_")[0] in CORE or recipe_for(FOLDER, name) is not None]
-    return [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in names]
+    firsts = {(name.split("_")[0], FOLDER.cases[name]["model"]): name for name in reversed(names)}
+    quick = QUICK | {name for (method, _), name in firsts.items() if method not in CORE}
+    return [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in names]
 
 
 @pytest.mark.parametrize("name", _cases())
