@@ -85,8 +85,10 @@ def demo(
         )
         at_a_time = workers or min(4, os.cpu_count() or 1)
         outcome = launch(cells, journal=journal, device=device, per_device=at_a_time)
-        print_story(outcome.rows)
-        written = report.write(outcome.rows, out, title="wildtta demo: glyphs")
+        place = {cell.key: number for number, (_, cell) in enumerate(_planned())}
+        rows = sorted(outcome.rows, key=lambda row: place[row["key"]])
+        print_story(rows)
+        written = report.write(rows, out, title="wildtta demo: glyphs")
         typer.echo(f"\nReport: {written.html} (open it in a browser); every number: {journal}")
     raise typer.Exit(exit_code(outcome))
 
