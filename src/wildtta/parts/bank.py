@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from wildtta.parts.column_redundancy import ColumnRedundancy
 from wildtta.parts.objectives import Reading, normalise_rows, redundancy_from_moments
 
 State = dict[str, Tensor]
@@ -74,22 +75,30 @@ def live_centroids(features: Tensor, labels: Tensor, mask: Tensor | None, bin_la
 
 @dataclass
 class Moments:
-    """N, Σz and Σzzᵀ of C^t (after row normalisation), and the plain Σz that the inequity's mean needs."""
+    """What R and I need of C^t: the stored sums, the rows that leave and arrive (normalised), the plain Σz and N."""
 
     count: Tensor
-    first: Tensor
-    second: Tensor
-    plain_first: Tensor
+    total: Tensor
+    outer: Tensor
+    arriving: Tensor
+    leaving: Tensor
+    plain_total: Tensor
 
     def redundancy(self, reading: Reading, variance_floor: float) -> Tensor:
         """R(C^t)."""
-        return redundancy_from_moments(
-            self.count.clamp(min=1), self.first, self.second, reading=reading, variance_floor=variance_floor
-        )
+        count = self.count.clamp(min=1)
+        if reading == "columns":
+            value: Tensor = ColumnRedundancy.apply(
+                self.arriving, self.leaving, self.outer, self.total, count, variance_floor
+            )
+            return value
+        first = self.total - self.leaving.sum(0) + self.arriving.sum(0)
+        second = self.outer - self.leaving.T @ self.leaving + self.arriving.T @ self.arriving
+        return redundancy_from_moments(count, first, second, reading=reading, variance_floor=variance_floor)
 
     def mean(self) -> Tensor:
         """μ of the rows of C^t, before any row normalisation: the inequity is the same in every reading."""
-        return self.plain_first / self.count.clamp(min=1)
+        return self.plain_total / self.count.clamp(min=1)
 
 
 def moments(state: State, live: Centroids, reading: Reading) -> Moments:
@@ -100,17 +109,21 @@ def moments(state: State, live: Centroids, reading: Reading) -> Moments:
     leaving = normalise_rows(old_rows, reading).masked_fill(~known[:, None], 0.0)
     rows = live.rows.to(wide)
     arriving = normalise_rows(rows, reading).masked_fill(~live.first[:, None], 0.0)
-    count = rows_with(state, live)
-    second = state["bank_outer"] - leaving.T @ leaving + arriving.T @ arriving
     if reading == "columns":
-        plain = first = state["bank_sum"] - leaving.sum(0) + arriving.sum(0)
+        plain = state["bank_sum"] - leaving.sum(0) + arriving.sum(0)
     else:
-        first = state["bank_sum"] - leaving.sum(0) + arriving.sum(0)
         stays = state["bank_filled"].clone()
         stays.index_fill_(0, live.labels, False)
         stored = state["bank_rows"].to(wide).masked_fill(~stays[:, None], 0.0).sum(0)
         plain = stored + rows.masked_fill(~live.first[:, None], 0.0).sum(0)
-    return Moments(count=count, first=first, second=second, plain_first=plain)
+    return Moments(
+        count=rows_with(state, live),
+        total=state["bank_sum"],
+        outer=state["bank_outer"],
+        arriving=arriving,
+        leaving=leaving,
+        plain_total=plain,
+    )
 
 
 def rows_with(state: State, live: Centroids) -> Tensor:

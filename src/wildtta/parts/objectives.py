@@ -65,7 +65,7 @@ def normalise_rows(rows: Tensor, reading: Reading) -> Tensor:
     return (centred / variance.masked_fill(constant, 1.0).sqrt()).masked_fill(constant, 0.0)
 
 
-def _dead_columns(variance: Tensor, noise: Tensor) -> Tensor:
+def dead_columns(variance: Tensor, noise: Tensor) -> Tensor:
     """Columns without variance: what is there is rounding (``noise``), or nothing beside the others."""
     values = variance.detach()
     return values <= torch.maximum(noise, DEAD_VARIANCE * values.clamp(min=0).mean())
@@ -93,7 +93,7 @@ def redundancy_from_moments(
         variance = squares - mean.square()
         # What subtracting two nearly equal numbers leaves of a constant column.
         noise = 64 * torch.finfo(second.dtype).eps * squares.detach().abs()
-        dead = _dead_columns(variance, noise)
+        dead = dead_columns(variance, noise)
         if variance_floor > 0:
             floor = variance_floor * variance.masked_fill(dead, 0.0).mean()
             variance = torch.maximum(variance, floor)
@@ -120,7 +120,7 @@ def redundancy(rows: Tensor, *, reading: Reading = "columns", variance_floor: fl
         centred = normalised - mean
         variance = centred.square().mean(0)
         noise = (torch.finfo(rows.dtype).eps * 8 * normalised.detach().abs().amax(0)).square()
-        dead = _dead_columns(variance, noise)
+        dead = dead_columns(variance, noise)
         if variance_floor > 0:
             variance = torch.maximum(variance, variance_floor * variance.masked_fill(dead, 0.0).mean())
         deviation = variance.masked_fill(dead, 1.0).sqrt()
