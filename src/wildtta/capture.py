@@ -116,14 +116,13 @@ class GraphRunner:
         if not on_teachers or (engine.share or 0.0) > KEEP_GRAPH_ABOVE:
             whole = self._recorded((key, "whole"), lambda: self._whole(images))
             answer: Answer = whole.result
-            self._replayed(whole)
+            whole.graph.replay()
             if on_teachers:
-                assert answer.report.mask is not None
                 engine.share = int(answer.report.selected) / samples
             self._after()
             return answer
         first = self._recorded((key, "look"), lambda: self._look(images))
-        self._replayed(first)
+        first.graph.replay()
         seen, order, number = first.result
         teachers = int(number)  # the one read
         engine.share = teachers / samples
@@ -132,7 +131,7 @@ class GraphRunner:
         second = self._recorded(
             (key, size), lambda: learn_from(method, engine, seen, order[:size], exact=False)
         )
-        self._replayed(second)
+        second.graph.replay()
         self._after()
         result: Answer = second.result
         result.report.computed_forwards = torch.tensor(samples + (2 if method.sharpness is not None else 1) * size)
@@ -155,9 +154,6 @@ class GraphRunner:
             bank.resum(engine.memory, self.method.reading)
 
     # -- recording -------------------------------------------------------------------------------------------------------
-
-    def _replayed(self, recording: Recording) -> None:
-        recording.graph.replay()
 
     def _recorded(self, key: Hashable, work: Callable[[], Any]) -> Recording:
         if key not in self._recordings:

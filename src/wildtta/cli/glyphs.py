@@ -20,8 +20,11 @@ def train_glyphs(
         Path | None, typer.Option(help="Write the atlas to this npz file and stop: for a machine without matplotlib.")
     ] = None,
     network: Annotated[list[str] | None, typer.Option(help="Train only this network (may be repeated).")] = None,
-    device: Annotated[str, typer.Option(help="A GPU takes minutes, a CPU most of a day.")] = "cpu",
-    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps, each on fresh images.")] = 6000,
+    device: Annotated[str, typer.Option(help="A GPU takes a minute or two, a CPU hours.")] = "cpu",
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="Optimizer steps, each on fresh images; default: those of the packaged weights."),
+    ] = None,
     batch_size: Annotated[int, typer.Option(min=1)] = 1024,
     seed: Annotated[int, typer.Option(help="Seed of the weights and of the training images.")] = 0,
     test_images: Annotated[int, typer.Option(min=1, help="Clean test images to measure on.")] = 10_000,

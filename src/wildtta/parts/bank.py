@@ -10,8 +10,7 @@ The state is a dict of tensors that the adapter declares, saves, resets and clea
 
 - ``bank_rows`` [C+1, D]: stored centroids; the last row is a bin for samples that must not write;
 - ``bank_filled`` [C+1] bool; ``bank_count`` []: how many classes are stored;
-- ``bank_sum`` [D], ``bank_outer`` [D, D] (float64): Σz and Σzzᵀ over the stored rows after row normalisation;
-- ``bank_updates`` []: how often the bank changed (for re-summing).
+- ``bank_sum`` [D], ``bank_outer`` [D, D] (float64): Σz and Σzzᵀ over the stored rows after row normalisation.
 """
 
 from __future__ import annotations
@@ -42,7 +41,6 @@ def empty_bank(classes: int, width: int, *, dtype: torch.dtype, device: torch.de
         "bank_count": torch.zeros((), dtype=torch.int64, device=device),
         "bank_sum": torch.zeros(width, dtype=wide, device=device),
         "bank_outer": torch.zeros(width, width, dtype=wide, device=device),
-        "bank_updates": torch.zeros((), dtype=torch.int64, device=device),
     }
 
 
@@ -153,7 +151,6 @@ def refresh(state: State, live: Centroids, *, rate: float, reading: Reading, all
     state["bank_outer"].addmm_(arriving.T, arriving).addmm_(leaving.T, leaving, alpha=-1)
     state["bank_sum"].add_(arriving.sum(0) - leaving.sum(0))
     state["bank_count"].add_((writes & ~known).sum())
-    state["bank_updates"].add_(allowed)
     # Samples of one class carry the same new row, so that their order does not matter.
     state["bank_rows"][labels] = new_rows
     state["bank_filled"].index_fill_(0, labels, True)
@@ -164,9 +161,7 @@ def clear(state: State, trigger: Tensor) -> None:
     """Empty the bank where ``trigger`` (a boolean scalar on the device) holds."""
     keep = ~trigger
     state["bank_filled"].logical_and_(keep)
-    for name in ("bank_count", "bank_updates"):
-        state[name].mul_(keep)
-    for name in ("bank_sum", "bank_outer"):
+    for name in ("bank_count", "bank_sum", "bank_outer"):
         state[name].mul_(keep)
 
 
