@@ -141,6 +141,7 @@ def _stage(method: GradientMethod, engine: Engine) -> GradientMethod:
     share = min(1.0, ((engine.batch_size or 64) - 1) / 63)
     return WarmStart(
         lr=at_one + (at_sixty_four - at_one) * share,
+        lr_scale=method.lr_scale,
         redundancy=method.redundancy or 1e3,
         inequity=method.inequity or 50.0,
         reading=method.reading,

@@ -90,6 +90,7 @@ class GradientMethod(Method):
     """Entropy minimisation with everything that can be added to it. Fields are documented in their ``help`` metadata."""
 
     lr: float | None = help_text("learning rate; None: the paper's for the network's family and batch size", None)
+    lr_scale: float = help_text("multiplies the learning rate, the paper's or the given one", 1.0)
     reliable: float | None = help_text("only samples with entropy below this times ln C teach; None: all", None)
     sharpness: float | None = help_text("radius ρ of the sharpness-aware step; None: a plain step", None)
     recovery: float | None = help_text("start again when the moving entropy falls below this; None: never", None)
@@ -137,6 +138,7 @@ class GradientMethod(Method):
         """Refuse values that cannot be meant."""
         positive = (
             "lr",
+            "lr_scale",
             "reliable",
             "sharpness",
             "recovery",
@@ -194,6 +196,10 @@ class GradientMethod(Method):
     def selects(self) -> bool:
         """Whether some samples may be left out."""
         return self.reliable is not None
+
+    def learning_rate(self, family: str, batch_size: int) -> float:
+        """As for every method, times ``lr_scale``."""
+        return self.lr_scale * super().learning_rate(family, batch_size)
 
     def warmup_rows(self, classes: int) -> int:
         """ζ: 100 for 1000 classes; min(100, C/2) elsewhere."""

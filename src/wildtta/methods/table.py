@@ -30,6 +30,7 @@ COLUMNS: dict[str, str] = {
 
 EVERYDAY = (
     "lr",
+    "lr_scale",
     "reliable",
     "sharpness",
     "recovery",
