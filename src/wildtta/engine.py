@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from wildtta.compiling import CompiledNetwork
 from wildtta.network import Network
+from wildtta.network.faster_kernels import faster_kernels
+from wildtta.network.norm_fusion import NormFusion
 from wildtta.network.output import logits_of
 from wildtta.network.stages import run_to
 from wildtta.outcome import Output
@@ -48,6 +50,11 @@ class Engine:
         self.bank_before: dict[str, Tensor] = {}
         """The bank before a refresh that a step sees ahead of time (``bank_refresh="before"``)."""
         self.compiled: CompiledNetwork | None = None
+        self.faster_kernels = True
+        """Whether attention and LayerNorm on CUDA may run as our own kernels."""
+        self.fused_norms: bool | None = None
+        """Whether GroupNorms on CUDA run as one kernel, with their ReLU: None where it pays, True always, False never."""
+        self._norm_fusion = NormFusion(network.module)
         self.image_shape: tuple[int, ...] | None = None
         """Shape of one image, once a batch has shown it: for state that holds images."""
         self.companions: dict[str, Any] = {}
@@ -122,6 +129,7 @@ class Engine:
 
     def moved(self) -> None:
         """Follow the network to its (new) device and type."""
+        self._norm_fusion.forget()
         if self._learnables is not None and self.source is not None:
             self.source = self.source.to(self._learnables.device, self._learnables.dtype)
         fresh = self.first_day()
@@ -136,7 +144,7 @@ class Engine:
 
     def forward(self, images: Tensor, *, grad: bool) -> Output:
         """One pass: logits and features in at least float32, with a graph where ``grad``."""
-        with torch.set_grad_enabled(grad), pass_precision(self.precision, images.device):
+        with torch.set_grad_enabled(grad), pass_precision(self.precision, images.device), self._fast_norms(images):
             raw, features = self._run(images) if self.compiled is None else self.compiled(images)
         logits = logits_of(raw)
         features = logits if features is None else features
@@ -156,15 +164,27 @@ class Engine:
 
         handle = self.network.head.register_forward_pre_hook(tap)
         try:
-            raw = self.network.module(images)
+            with self._faster(images):
+                raw = self.network.module(images)
         finally:
             handle.remove()
         return raw, captured[0] if captured else None
 
     def forward_to(self, stage: str, images: Tensor, *, grad: bool) -> Tensor:
         """What the module named ``stage`` gives for ``images``; the network is run no further."""
-        with torch.set_grad_enabled(grad), pass_precision(self.precision, images.device):
-            return run_to(self.network.module, stage, images)
+        with torch.set_grad_enabled(grad), pass_precision(self.precision, images.device), self._fast_norms(images):
+            with self._faster(images):
+                return run_to(self.network.module, stage, images)
+
+    def _faster(self, images: Tensor) -> contextlib.AbstractContextManager[Any]:
+        usual = contextlib.nullcontext()
+        return faster_kernels(images.device, self.network.head.weight) if self.faster_kernels else usual
+
+    def _fast_norms(self, images: Tensor) -> contextlib.AbstractContextManager[None]:
+        """One kernel per GroupNorm where that pays. A compiled network fuses by itself; a recording has no launches to pay."""
+        if self.fused_norms is False or self.compiled is not None:
+            return contextlib.nullcontext()
+        return self._norm_fusion.applied(images, always=self.fused_norms is True or self.fixed_shapes)
 
     def head_logits(self, features: Tensor) -> Tensor:
         """h(z): the linear head alone, in the losses' type."""
