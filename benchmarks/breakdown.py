@@ -1,16 +1,17 @@
 """Where the time of one forward and backward pass goes, kernel by kernel, and how far it could fall.
 
-    python benchmarks/breakdown.py --models resnet50_gn,vit_base_patch16_224 --batch 64 --precision tf32,bf16 --json breakdown.json
+    python benchmarks/breakdown.py --models resnet50_gn,vit_base_patch16_224 --batch 64 --precision tf32,bf16 --json FILE
 
 One pass is what Tent does: forward, entropy, gradient of the norms' affine parameters. SAR is a bare forward, and two such
 passes over the teachers; SAR² is two such passes over the whole batch. So twice the matrix work of a pass (``matrix``:
-convolutions and matrix products, with the layout changes they need) is what no arrangement of the framework's kernels can go below;
-everything else is bound by memory, and fusing may take it away. ``launch`` compares the time on the clock with the kernels' sum.
+convolutions and matrix products) is what no arrangement of kernels can go below; everything else is bound by memory, and
+fusing may take some of it away.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import statistics
 import sys
@@ -89,7 +90,7 @@ def one_pass(network: nn.Module, images: torch.Tensor, precision: Precision) -> 
 
 def measure(model: str, batch: int, precision: Precision, repetitions: int, shown: int) -> list[dict[str, Any]]:
     """The breakdown of one network at one precision."""
-    network = speed.build(model, "cuda")
+    network = copy.deepcopy(speed.build(model, "cuda"))
     images = torch.randn(batch, 3, speed.SIDE, speed.SIDE, device="cuda")
     rows = []
     for what, work in one_pass(network, images, precision).items():

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from wildtta.compiling import CompiledNetwork
 from wildtta.network import Network
 from wildtta.network.faster_kernels import faster_kernels
+from wildtta.network.map_layout import MapLayout
 from wildtta.network.norm_fusion import NormFusion
 from wildtta.network.output import logits_of
 from wildtta.network.stages import run_to
@@ -55,6 +56,7 @@ class Engine:
         self.fused_norms: bool | None = None
         """Whether GroupNorms on CUDA run as one kernel, with their ReLU: None where it pays, True always, False never."""
         self._norm_fusion = NormFusion(network.module)
+        self._layout = MapLayout(network.module)
         self.image_shape: tuple[int, ...] | None = None
         """Shape of one image, once a batch has shown it: for state that holds images."""
         self.companions: dict[str, Any] = {}
@@ -165,16 +167,16 @@ class Engine:
         handle = self.network.head.register_forward_pre_hook(tap)
         try:
             with self._faster(images):
-                raw = self.network.module(images)
+                raw = self._layout.run(self.network.module, images)
         finally:
             handle.remove()
         return raw, captured[0] if captured else None
 
     def forward_to(self, stage: str, images: Tensor, *, grad: bool) -> Tensor:
         """What the module named ``stage`` gives for ``images``; the network is run no further."""
-        with torch.set_grad_enabled(grad), pass_precision(self.precision, images.device), self._fast_norms(images):
-            with self._faster(images):
-                return run_to(self.network.module, stage, images)
+        precision = pass_precision(self.precision, images.device)
+        with torch.set_grad_enabled(grad), precision, self._fast_norms(images), self._faster(images):
+            return run_to(self.network.module, stage, images)
 
     def _faster(self, images: Tensor) -> contextlib.AbstractContextManager[Any]:
         usual = contextlib.nullcontext()

@@ -119,7 +119,9 @@ class GradientMethod(Method):
     )
     variance_floor: float = help_text("smallest column variance in R, relative to the mean column variance", 0.0)
     bank_rate: float = help_text("λ: weight of the new centroid in the bank", 0.9)
-    warmup: int | None = help_text("ζ: bank rows before learning starts; None: min(100, C/2)", None)
+    warmup: int | None = help_text(
+        "ζ: bank rows before learning starts; None: a tenth of the classes, at least 10, at most half of them", None
+    )
     warmup_inclusive: bool = help_text("learn from ζ rows on (≥); False: from more than ζ", True)
     warmup_scope: Literal["all", "regularisers"] = help_text("what waits for the bank: all learning, or R and I", "all")
     perturbation: Literal["joint", "per_term"] = help_text("one ε from the whole loss, or one per term", "joint")
@@ -202,8 +204,8 @@ class GradientMethod(Method):
         return self.lr_scale * super().learning_rate(family, batch_size)
 
     def warmup_rows(self, classes: int) -> int:
-        """ζ: 100 for 1000 classes; min(100, C/2) elsewhere."""
-        return self.warmup if self.warmup is not None else min(100, classes // 2)
+        """ζ: the paper's 100 for 1000 classes is a tenth of them; with few classes at least 10, but at most half."""
+        return self.warmup if self.warmup is not None else min(max(10, classes // 10), classes // 2)
 
     def is_warm(self, rows: Any, classes: int) -> Any:
         """Whether ``rows`` (a number, or a tensor on the device) are enough to learn: at least ζ, or more than ζ."""

@@ -1,0 +1,258 @@
+"""What the study's journals say about SAR², statement by statement, as a Markdown page.
+
+    python studies/tiny-imagenet/verdicts.py docs/results/tiny-imagenet/main.jsonl.gz > docs/results/tiny-imagenet/verdicts.md
+
+Every number is an average over corruptions, then over seeds. A statement is judged by these numbers alone: ✓ or ✗.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from wildtta.bench.journal import Row, read
+
+CHOSEN_ON = frozenset({"shot_noise", "contrast", "fog"})
+"""The corruptions of questions.toml and questions-2.toml."""
+
+MODELS = {"rn26_gn": "ResNet-26-GN", "vit": "ViT"}
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A scenario of the grid: its title, and which cells belong to it."""
+
+    title: str
+    scenario: str
+    draws: int | None = None
+
+    def holds(self, cell: dict[str, Any]) -> bool:
+        same = cell["scenario"] == self.scenario and cell["severity"] == 5
+        return same and (self.draws is None or cell["scenario_options"].get("draws") == self.draws)
+
+
+LABEL_SHIFT = Stream("label shift", "label_shift", 100)
+SHORT_LABEL_SHIFT = Stream("label shift, 5,000 images", "label_shift", 25)
+MIXED = Stream("mixed", "mixed")
+CONTINUAL = Stream("continual label shift", "continual_label_shift")
+SINGLE = Stream("batch size 1", "single")
+MILD = Stream("mild", "mild")
+WILD = (LABEL_SHIFT, MIXED, CONTINUAL, SINGLE)
+
+Value = Callable[[Row], float]
+
+
+def accuracy(row: Row) -> float:
+    return float(row["metrics"]["accuracy"])
+
+
+def ece(row: Row) -> float:
+    return float(row["metrics"]["ece"])
+
+
+def top_share(row: Row) -> float:
+    return float(row["metrics"]["top_class_share"])
+
+
+def method_of(row: Row) -> str:
+    return str(row["cell"]["name"] or row["cell"]["method"])
+
+
+class Study:
+    """The finished rows of the journals."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.rows = [row for row in rows if row["status"] == "ok"]
+
+    def select(self, stream: Stream, model: str, method: str) -> list[Row]:
+        return [
+            row
+            for row in self.rows
+            if row["cell"]["model_name"] == model and method_of(row) == method and stream.holds(row["cell"])
+        ]
+
+    def per_seed(
+        self, stream: Stream, model: str, method: str, value: Value = accuracy, without: frozenset[str] = frozenset()
+    ) -> list[float]:
+        """A mean over corruptions for each seed that ran as many of them as the fullest seed."""
+        seeds: dict[int, list[float]] = {}
+        for row in self.select(stream, model, method):
+            corruptions = row["cell"]["corruptions"]
+            if len(corruptions) > 1 or corruptions[0] not in without:
+                seeds.setdefault(row["cell"]["seed"], []).append(value(row))
+        most = max((len(values) for values in seeds.values()), default=0)
+        return [statistics.fmean(values) for _, values in sorted(seeds.items()) if len(values) == most]
+
+    def mean(self, *arguments: Any, **options: Any) -> float | None:
+        found = self.per_seed(*arguments, **options)
+        return statistics.fmean(found) if found else None
+
+    def seeds_on_shared_corruptions(self, stream: Stream, model: str, method: str) -> list[float]:
+        """Means per seed over the corruptions that every seed ran: what a deviation over seeds is taken of."""
+        rows = self.select(stream, model, method)
+        seeds = sorted({row["cell"]["seed"] for row in rows})
+        ran = [{tuple(row["cell"]["corruptions"]) for row in rows if row["cell"]["seed"] == seed} for seed in seeds]
+        shared = set.intersection(*ran) if ran else set()
+        return [
+            statistics.fmean(
+                accuracy(row) for row in rows if row["cell"]["seed"] == seed and tuple(row["cell"]["corruptions"]) in shared
+            )
+            for seed in seeds
+            if shared
+        ]
+
+
+def mark(holds: bool | None) -> str:
+    return "not run" if holds is None else "✓" if holds else "✗"
+
+
+def shown(value: float | None, digits: int = 1) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def above(first: float | None, second: float | None, by: float = 0.0) -> bool | None:
+    return None if first is None or second is None else first - second >= by
+
+
+def table(heading: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
+    lines = [heading, ["---"] * len(heading), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def gains(study: Study) -> Iterator[Sequence[str]]:
+    for stream in WILD:
+        for model, title in MODELS.items():
+            none, sar, tent, ours = (study.mean(stream, model, method) for method in ("none", "sar", "tent", "sar2"))
+            needed = 0.0 if stream is SINGLE else 5.0
+            yield (
+                stream.title,
+                title,
+                *map(shown, (none, tent, sar, ours)),
+                mark(above(ours, none) and above(ours, sar)),
+                "–" if stream is SINGLE else f"{mark(above(ours, none, needed))} ({shown((ours or 0) - (none or 0))})",
+            )
+
+
+def held_out(study: Study) -> Iterator[Sequence[str]]:
+    for stream in (LABEL_SHIFT, MILD):
+        for model, title in MODELS.items():
+            for_all = [study.mean(stream, model, method) for method in ("none", "sar2")]
+            unseen = [study.mean(stream, model, method, without=CHOSEN_ON) for method in ("none", "sar2")]
+            yield stream.title, title, *map(shown, for_all), *map(shown, unseen)
+
+
+def single_terms(study: Study) -> Iterator[Sequence[str]]:
+    for stream in (SHORT_LABEL_SHIFT, MIXED, CONTINUAL, SINGLE):
+        for model, title in MODELS.items():
+            names = ("sar2", "SAR² without R", "SAR² without I")
+            both, without_r, without_i = (
+                (study.per_seed(stream, model, method) or [None])[0] for method in names
+            )
+            best = None if without_r is None or without_i is None else max(without_r, without_i)
+            yield stream.title, title, *map(shown, (both, without_r, without_i)), mark(above(both, best))
+
+
+def passes(study: Study) -> Iterator[Sequence[str]]:
+    for stream in (MILD, SHORT_LABEL_SHIFT, MIXED, CONTINUAL, SINGLE):
+        for model, title in MODELS.items():
+            two = study.seeds_on_shared_corruptions(stream, model, "sar2")
+            one = study.seeds_on_shared_corruptions(stream, model, "sar2-single")
+            shared = min(len(one), len(two))
+            if shared:
+                differences = [a - b for a, b in zip(one[:shared], two[:shared], strict=True)]
+                yield (
+                    stream.title,
+                    title,
+                    " ".join(shown(value) for value in two[:shared]),
+                    " ".join(shown(value) for value in one[:shared]),
+                    f"{statistics.fmean(differences):+.2f}",
+                )
+
+
+def seeds(study: Study) -> Iterator[Sequence[str]]:
+    for stream in (LABEL_SHIFT, CONTINUAL):
+        for model, title in MODELS.items():
+            spread = {}
+            for method in ("tent", "sar", "sar2"):
+                found = study.seeds_on_shared_corruptions(stream, model, method)
+                spread[method] = statistics.stdev(found) if len(found) > 1 else None
+            smaller = above(spread["sar"], spread["sar2"])
+            yield stream.title, title, *(shown(value, 2) for value in spread.values()), mark(smaller)
+
+
+def calibration(study: Study) -> Iterator[Sequence[str]]:
+    for stream in (MILD, *WILD):
+        for model, title in MODELS.items():
+            tent, sar, ours = (study.mean(stream, model, method, ece) for method in ("tent", "sar", "sar2"))
+            yield stream.title, title, *map(shown, (tent, sar, ours)), mark(above(tent, ours))
+
+
+def one_class(study: Study) -> Iterator[Sequence[str]]:
+    for stream in (MILD, LABEL_SHIFT, SHORT_LABEL_SHIFT, MIXED, CONTINUAL, SINGLE):
+        for model, title in MODELS.items():
+            cells = {method: study.select(stream, model, method) for method in ("none", "tent", "sar", "sar2")}
+            ours = cells["sar2"]
+            worst = max(ours, key=top_share, default=None)
+            where = "" if worst is None or len(worst["cell"]["corruptions"]) > 1 else f" ({worst['cell']['corruptions'][0]})"
+            yield (
+                stream.title,
+                title,
+                *(
+                    f"{sum(top_share(row) > 20 for row in rows)} of {len(rows)}" if rows else "–"
+                    for rows in cells.values()
+                ),
+                "–" if worst is None else f"{top_share(worst):.1f}{where}",
+                mark(None if worst is None else top_share(worst) <= 20),
+            )
+
+
+SECTIONS: tuple[tuple[str, Sequence[str], Callable[[Study], Iterator[Sequence[str]]]], ...] = (
+    (
+        "SAR² is above no adaptation and above SAR, by 5 points or more over no adaptation (but for batch size 1)",
+        ("stream", "network", "none", "Tent", "SAR", "SAR²", "above both", "by 5"),
+        gains,
+    ),
+    (
+        "The defaults hold on corruptions that were not used to choose them (all images here are of the half kept aside)",
+        ("stream", "network", "none, all 15", "SAR², all 15", "none, 12 not used", "SAR², 12 not used"),
+        held_out,
+    ),
+    (
+        "Both terms are needed: SAR² is at least as good as its best single term (seed 0)",
+        ("stream", "network", "SAR²", "without R", "without I", "holds"),
+        single_terms,
+    ),
+    (
+        "SAR² never predicts one class for more than 20 % of the last fifth of a stream (runs above 20 %; SAR²'s largest share)",
+        ("stream", "network", "none", "Tent", "SAR", "SAR²", "largest", "holds"),
+        one_class,
+    ),
+    (
+        "SAR²'s standard deviation over three seeds is smaller than SAR's",
+        ("stream", "network", "Tent", "SAR", "SAR²", "holds"),
+        seeds,
+    ),
+    ("SAR² is better calibrated than Tent (ECE, %)", ("stream", "network", "Tent", "SAR", "SAR²", "holds"), calibration),
+    (
+        "Is the second pass needed? (accuracy per seed)",
+        ("stream", "network", "SAR²", "SAR² single pass", "single less two passes"),
+        passes,
+    ),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("journals", type=Path, nargs="+")
+    arguments = parser.parse_args()
+    study = Study(read(arguments.journals))
+    parts = [f"### {title}\n\n{table(heading, rows(study))}" for title, heading, rows in SECTIONS]
+    print("\n\n".join(parts))
+
+
+if __name__ == "__main__":
+    main()
