@@ -7,7 +7,13 @@ import torch
 from torch import Tensor, nn
 
 import wildtta
+from wildtta.network import map_layout
 from wildtta.network.map_layout import SMALLEST_BATCH, MapLayout
+
+
+@pytest.fixture(autouse=True)
+def _small_images_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(map_layout, "SMALLEST_INPUT", 1)
 
 
 class Recorder(nn.Module):
@@ -81,6 +87,12 @@ def test_an_error_of_the_network_itself_is_raised() -> None:
     given = network()
     with pytest.raises(RuntimeError, match="channels"):
         MapLayout(given).run(given, torch.randn(16, 5, 12, 12))
+
+
+def test_small_images_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    assert not MapLayout(network()).suits(images(64))
+    assert MapLayout(network()).suits(torch.zeros(16, 3, 224, 224))
 
 
 def test_small_batches_float64_and_networks_without_maps_stay_as_they_are() -> None:

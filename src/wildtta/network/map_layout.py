@@ -2,7 +2,8 @@
 
 On the CPU, convolutions in float32 and bfloat16 are faster where a pixel's channels lie together (``channels_last``): the
 library then need not reorder every feature map. The layout spreads from the images through all layers, so that the images
-alone are converted and the network is left as it is. Results differ by rounding. Batches of a few images gain nothing.
+alone are converted and the network is left as it is. Results differ by rounding, so that it is done where it pays alone:
+small images and batches of a few stay as they are, and with them the bits of a bare prediction.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from torch import Tensor, nn
 
 T = TypeVar("T")
 SMALLEST_BATCH = 8
+SMALLEST_INPUT = 1 << 20
+"""Values in a batch (16 images of 3×224×224 have 2.4 million)."""
 _TYPES = (torch.float32, torch.bfloat16)
 
 
@@ -49,4 +52,5 @@ class MapLayout:
             and images.dim() == 4
             and images.dtype in _TYPES
             and len(images) >= SMALLEST_BATCH
+            and images.numel() >= SMALLEST_INPUT
         )
