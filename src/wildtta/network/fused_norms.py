@@ -20,6 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from wildtta.network.triton_support import own_kernels_are_wanted
+
 DEVICES = ("cuda",)
 
 Kernel = Callable[..., Tensor]
@@ -27,7 +29,9 @@ Kernel = Callable[..., Tensor]
 
 @functools.cache
 def kernels() -> ModuleType | None:
-    """The module with the kernels; None, with a warning, where Triton cannot be imported."""
+    """The module with the kernels; None where they were switched off, or, with a warning, where Triton cannot be imported."""
+    if not own_kernels_are_wanted():
+        return None
     try:
         from wildtta.network import group_norm
     except Exception as error:

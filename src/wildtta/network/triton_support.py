@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.util
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
@@ -17,6 +18,11 @@ import torch
 from torch import Tensor
 
 T = TypeVar("T")
+
+
+def own_kernels_are_wanted() -> bool:
+    """Whether nobody switched our kernels off by ``WILDTTA_KERNELS=torch`` in the environment."""
+    return os.environ.get("WILDTTA_KERNELS", "own") != "torch"
 
 
 @functools.cache
@@ -33,7 +39,8 @@ def generation(device: torch.device) -> int:
 
 def runs_kernels(device: torch.device) -> bool:
     """Whether Triton kernels can work on tensors of this device (before Ampere there is neither TF32 nor bfloat16)."""
-    return device.type == "cuda" and triton_is_installed() and generation(device) >= 8
+    wanted = own_kernels_are_wanted()
+    return wanted and device.type == "cuda" and triton_is_installed() and generation(device) >= 8
 
 
 def on_device_of(tensor: Tensor) -> contextlib.AbstractContextManager[Any]:
@@ -67,8 +74,6 @@ def is_interpreted() -> bool:
 
 
 def _interpreted_by_environment() -> bool:
-    import os
-
     return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes")
 
 
