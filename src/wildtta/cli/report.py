@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from wildtta.cli.launching import one_line_errors
+
+_OUT = Path("wildtta-report")
+_FIGURES = 12
 
 
 def register(app: typer.Typer) -> None:
@@ -17,8 +22,20 @@ def register(app: typer.Typer) -> None:
 
 def report(
     journals: Annotated[list[Path], typer.Argument(help="Journals (.jsonl or .jsonl.gz); several are merged.")],
-    out: Annotated[Path, typer.Option(help="Folder to write to.", metavar="DIR")] = Path("wildtta-report"),
-    title: Annotated[str, typer.Option(help="Heading of the report.")] = "wildtta report",
+    out: Annotated[
+        Path | None, typer.Option(help=f"Folder to write to; {_OUT} unless there is a --page.", metavar="DIR")
+    ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option(help="Write one Markdown page; its figures go into a folder of its name.", metavar="FILE.md"),
+    ] = None,
+    title: Annotated[str | None, typer.Option(help="Heading of the report.", metavar="TEXT")] = None,
+    intro: Annotated[
+        list[Path] | None, typer.Option(help="Markdown to put before the numbers; repeatable.", metavar="FILE.md")
+    ] = None,
+    figures: Annotated[
+        int, typer.Option(min=0, help="Curves along streams at most; 0: no figures at all.", metavar="N")
+    ] = _FIGURES,
 ) -> None:
     """Write a report: index.html (one page, no network), report.md, report.tex, numbers.csv, claims.csv, figures/.
 
@@ -27,14 +44,43 @@ def report(
     """
     with one_line_errors():
         from wildtta.bench import BenchError, read
-        from wildtta.report import write
+        from wildtta.report import TITLE
+        from wildtta.report.document import gather
+        from wildtta.report.writing import write_document, write_page
 
+        words = "\n\n".join(path.read_text(encoding="utf-8").strip() for path in intro or ())
         rows = read(journals, say=lambda text: typer.echo(text, err=True))
         if not rows:
             raise BenchError(f"{', '.join(map(str, journals))}: no finished cell yet; run some first")
         typer.echo(f"{len(rows)} cells; writing the report ...", err=True)
-        written = write(rows, out, title=title)
-        typer.echo(f"report: {written.html}")
-        for path in (written.markdown, written.latex, written.numbers, written.claims):
-            if path is not None:
-                typer.echo(f"        {path}")
+        command = _command(journals, out=out, page=page, title=title, intro=intro or (), figures=figures)
+        document = gather(rows, title=title or TITLE, intro=words, figures=figures, command=command)
+        if page is not None:
+            typer.echo(f"page:   {write_page(document, page)}")
+        if out is not None or page is None:
+            written = write_document(document, out or _OUT)
+            typer.echo(f"report: {written.html}")
+            for path in (written.markdown, written.latex, written.numbers, written.claims):
+                if path is not None:
+                    typer.echo(f"        {path}")
+
+
+def _command(
+    journals: Sequence[Path],
+    *,
+    out: Path | None,
+    page: Path | None,
+    title: str | None,
+    intro: Sequence[Path],
+    figures: int,
+) -> str:
+    """The command as it was given, paths included."""
+    words = ["wildtta", "report", *map(str, journals)]
+    for option, value in (("--out", out), ("--page", page), ("--title", title)):
+        if value is not None:
+            words += [option, str(value)]
+    for path in intro:
+        words += ["--intro", str(path)]
+    if figures != _FIGURES:
+        words += ["--figures", str(figures)]
+    return shlex.join(words)

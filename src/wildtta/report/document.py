@@ -8,20 +8,26 @@ from dataclasses import dataclass, replace
 from wildtta.bench import Cell, Row
 from wildtta.paper import Outcome
 from wildtta.report.chart import Figure
-from wildtta.report.from_grid import grid_figures, grid_tables
+from wildtta.report.curves import MOST_CURVES, grid_figures
+from wildtta.report.from_grid import grid_tables
 from wildtta.report.from_paper import PaperPart, paper_parts
 from wildtta.report.table import Table
 
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """A report: what the rows show of the paper (one part per setting), and everything else as a grid."""
+    """A report: what the rows show of the paper (one part per setting), and everything else as a grid.
+
+    ``intro`` is a person's Markdown before the numbers, ``command`` the command line that makes the report again.
+    """
 
     title: str
     rows: Sequence[Row]
     parts: Sequence[PaperPart]
     grid_tables: Sequence[Table]
     grid_figures: Sequence[Figure]
+    intro: str = ""
+    command: str = ""
 
     @property
     def tables(self) -> list[Table]:
@@ -59,17 +65,34 @@ class Document:
         return f"{len(good)} runs{failed}{on}, {spent} of computing"
 
 
-def gather(rows: Sequence[Row], *, title: str, parts: Sequence[PaperPart] | None = None) -> Document:
-    """A document from rows; ``parts`` where the caller knows the paper's settings already."""
+def gather(
+    rows: Sequence[Row],
+    *,
+    title: str,
+    parts: Sequence[PaperPart] | None = None,
+    intro: str = "",
+    figures: int = MOST_CURVES,
+    command: str = "",
+) -> Document:
+    """A document from rows; ``parts`` where the caller knows the paper's settings already.
+
+    At most ``figures`` curves along streams are drawn; with 0 there is no figure at all, the paper's included.
+    """
+    if figures < 0:
+        raise ValueError(f"figures must be 0 or more, got {figures}")
     found = [_apart(place, part) for place, part in enumerate(paper_parts(rows) if parts is None else parts)]
     explained: frozenset[str] = frozenset().union(*(part.keys for part in found))
+    if not figures:
+        found = [replace(part, figures=[]) for part in found]
     rest = [row for row in rows if row["key"] not in explained]
     return Document(
         title=title,
         rows=rows,
         parts=found,
         grid_tables=grid_tables(rest),
-        grid_figures=grid_figures(rest),
+        grid_figures=grid_figures(rest, most=figures),
+        intro=intro.strip(),
+        command=command,
     )
 
 

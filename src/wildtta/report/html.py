@@ -11,6 +11,7 @@ from wildtta.bench import Cell, Row
 from wildtta.report.command import command_for, configuration
 from wildtta.report.document import Document
 from wildtta.report.plots import draw
+from wildtta.report.prose import prose_html
 from wildtta.report.svg import DARK, LIGHT, STYLE
 from wildtta.report.table import printed_text, signed, written
 
@@ -34,6 +35,7 @@ def html(document: Document) -> str:
         anchors={table.name for table in document.tables} | {figure.name for figure in document.figures},
         any_printed=any(table.has_printed for table in document.tables),
         paper_data="ImageNet-C",
+        intro=Markup(prose_html(document.intro)) if document.intro else "",
         written=written,
         printed_text=printed_text,
         signed=signed,

@@ -5,6 +5,11 @@ from __future__ import annotations
 from wildtta.report.document import Document
 from wildtta.report.table import Number, Table, TableRow, written
 
+_GREEK = {
+    "α": r"\alpha", "β": r"\beta", "γ": r"\gamma", "δ": r"\delta", "ε": r"\varepsilon", "ζ": r"\zeta", "η": r"\eta",
+    "θ": r"\theta", "κ": r"\kappa", "λ": r"\lambda", "μ": r"\mu", "ν": r"\nu", "π": r"\pi", "ρ": r"\rho",
+    "σ": r"\sigma", "τ": r"\tau", "φ": r"\varphi", "χ": r"\chi", "ψ": r"\psi", "ω": r"\omega",
+}  # fmt: skip
 _SPECIAL = {
     "\\": r"\textbackslash{}",
     "&": r"\&",
@@ -16,12 +21,16 @@ _SPECIAL = {
     "}": r"\}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
-    "²": r"\textsuperscript{2}",
     "±": r"$\pm$",
     "∞": r"$\infty$",
-    "ρ": r"$\rho$",
-    "α": r"$\alpha$",
-    "β": r"$\beta$",
+    "†": r"$^\dagger$",
+    "½": r"$\frac12$",
+    "¼": r"$\frac14$",
+    "¾": r"$\frac34$",
+    **{letter: f"${command}$" for letter, command in _GREEK.items()},
+    **{letter: f"\\textsuperscript{{{digit}}}" for digit, letter in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")},
+    "⁻": r"\textsuperscript{--}",
+    **{letter: f"\\textsubscript{{{digit}}}" for digit, letter in enumerate("₀₁₂₃₄₅₆₇₈₉")},
     "∇": r"$\nabla$",
     "→": r"$\rightarrow$",
     "–": "--",
@@ -29,8 +38,6 @@ _SPECIAL = {
     "…": r"\ldots{}",
     "·": r"$\cdot$",
     "‖": r"$\|$",
-    "₀": r"\textsubscript{0}",
-    "₂": r"\textsubscript{2}",
     "×": r"$\times$",
     "≥": r"$\geq$",
     "≤": r"$\leq$",
@@ -66,6 +73,8 @@ def number_latex(number: Number, digits: int, *, comparable: bool) -> str:
         text += f"$_{{\\pm {written(number.std, digits)}}}$"
     if number.collapsed:
         text += "$^\\dagger$"
+    if number.partial:
+        text += f" {{\\scriptsize({number.partial})}}"
     if comparable and number.printed is not None:
         text += f" {{\\scriptsize({written(number.printed, digits)})}}"
     return text
@@ -84,8 +93,9 @@ def table_latex(table: Table) -> str:
     caption = f"{escape(table.title)}. {escape(table.unit)}{'; ' if table.unit else ''}{escape(table.subtitle)}."
     if table.comparable:
         caption += " In brackets: the paper's."
-    if any("dagger" in line for line in body):
-        caption += " $^\\dagger$ ended in one class."
+    caption += "".join(f" {escape(mark)}." for mark in table.marks)
+    if table.note:
+        caption += f" {escape(table.note[0].upper() + table.note[1:])}."
     return (
         "\\begin{table}[htbp]\n\\centering\n"
         f"\\caption{{{caption}}}\n\\label{{tab:{table.name}}}\n"

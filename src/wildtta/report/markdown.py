@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from urllib.parse import quote
 
 from wildtta.paper import Outcome
 from wildtta.report.chart import Figure
@@ -10,9 +11,13 @@ from wildtta.report.document import Document
 from wildtta.report.table import Number, Table, own_text, printed_text, signed
 
 
-def markdown(document: Document) -> str:
-    """The whole report."""
+def markdown(document: Document, *, figures: str = "figures") -> str:
+    """The whole report; ``figures`` is the folder of the drawings, seen from where the text will lie."""
     parts = [f"# {document.title}", document.summary]
+    if document.command:
+        parts.append(f"```bash\n{document.command}\n```")
+    if document.intro:
+        parts.append(document.intro)
     if document.outcomes:
         parts.append(claims_markdown(document.outcomes))
     if document.tables:
@@ -20,7 +25,7 @@ def markdown(document: Document) -> str:
     parts += [table_markdown(table) for table in document.tables]
     if document.figures:
         parts.append("## Figures")
-    parts += [figure_markdown(figure) for figure in document.figures]
+    parts += [figure_markdown(figure, figures) for figure in document.figures]
     if document.failed:
         parts.append("## Failed runs\n\n" + "\n".join(f"- {which}: {why}" for which, why in document.failed))
     return "\n\n".join(parts) + "\n"
@@ -47,6 +52,8 @@ def number_markdown(number: Number, digits: int, *, comparable: bool) -> str:
         text = f"**{text}**"
     if number.collapsed:
         text += " †"
+    if number.partial:
+        text += f" ({number.partial})"
     if comparable and number.difference is not None:
         text += f" ({printed_text(number, digits)}, {signed(number.difference, digits)})"
     return text
@@ -70,8 +77,7 @@ def table_markdown(table: Table) -> str:
         notes.append("The paper's numbers are for other data and are not compared here.")
     elif table.comparable:
         notes.append("In brackets: the paper's number, and ours less the paper's.")
-    if any(number.collapsed for row in table.rows for number in row.numbers):
-        notes.append("† a run that ended in one class.")
+    notes += [f"{mark}." for mark in table.marks]
     if table.note:
         notes.append(table.note[0].upper() + table.note[1:] + ".")
     if table.command:
@@ -79,10 +85,11 @@ def table_markdown(table: Table) -> str:
     return "\n\n".join([*parts, *(["\n".join(f"- {note}" for note in notes)] if notes else [])])
 
 
-def figure_markdown(figure: Figure) -> str:
-    """The drawings as linked files, and the numbers behind them."""
+def figure_markdown(figure: Figure, folder: str = "figures") -> str:
+    """The drawings as linked files, and what they lack."""
+    where = quote(folder)
     parts = [f"### {figure.title}", figure.subtitle]
-    parts += [f"![{chart.title}](figures/{figure.name}-{place}.svg)" for place, chart in enumerate(figure.charts, 1)]
+    parts += [f"![{chart.title}]({where}/{figure.name}-{place}.svg)" for place, chart in enumerate(figure.charts, 1)]
     if figure.note:
         parts.append(figure.note[0].upper() + figure.note[1:] + ".")
     return "\n\n".join(part for part in parts if part)

@@ -9,10 +9,6 @@ METHODS = {
     "none": "NoAdapt",
     "tent": "Tent",
     "infomax": "InfoMax",
-    "sar": "SAR",
-    "sar2": "SAR²",
-    "sar2-efficient": "SAR² efficient",
-    "sar2-single": "SAR² single pass",
     "eta": "ETA",
     "eata": "EATA",
     "deyo": "DeYO",
@@ -28,7 +24,12 @@ METHODS = {
     "lame": "LAME",
     "come": "COME",
     "zerosiam": "ZeroSiam",
+    "sar": "SAR",
+    "sar2": "SAR²",
+    "sar2-efficient": "SAR² efficient",
+    "sar2-single": "SAR² single pass",
 }
+"""Titles, in the order in which a report shows them."""
 
 SHORT_CORRUPTIONS = {
     "gaussian_noise": "Gauss.",
@@ -51,13 +52,14 @@ SHORT_CORRUPTIONS = {
 SCENARIOS = {
     "mild": "mild",
     "label_shift": "label shift",
-    "single": "batch size 1",
     "mixed": "mixed",
     "continual": "continual",
     "continual_label_shift": "continual label shift",
     "gradual": "gradual",
     "dirichlet": "Dirichlet",
+    "single": "batch size 1",
 }
+"""Scenarios in words, in the order in which a report shows them."""
 
 
 def method_name(method: str, options: Mapping[str, Any] | None = None) -> str:
@@ -65,8 +67,13 @@ def method_name(method: str, options: Mapping[str, Any] | None = None) -> str:
     name = METHODS.get(method, method)
     if not options:
         return name
-    told = ", ".join(f"{key}={'off' if value is None else value}" for key, value in sorted(options.items()))
+    told = ", ".join(f"{key}={option_text(value)}" for key, value in sorted(options.items()))
     return f"{name} ({told})"
+
+
+def option_text(value: Any) -> str:
+    """An option's value in words: None is ``off``."""
+    return "off" if value is None else str(value)
 
 
 def paper_label(label: str) -> str:

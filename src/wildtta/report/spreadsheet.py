@@ -10,8 +10,8 @@ from wildtta.paper import Outcome
 from wildtta.report.document import Document
 
 NUMBER_FIELDS = (
-    "table", "data", "row", "column", "mean", "std", "seeds", "paper", "paper_std", "difference", "collapsed", "missing",
-    "cells",
+    "table", "title", "data", "row", "column", "mean", "std", "seeds", "partial", "paper", "paper_std", "difference",
+    "collapsed", "missing", "cells",
 )  # fmt: skip
 CLAIM_FIELDS = ("claim", "status", "says", "numbers", "data")
 
@@ -25,9 +25,9 @@ def numbers_csv(document: Document) -> str:
             for column, number in zip(table.columns, row.numbers, strict=True):
                 lines.append(
                     (
-                        table.name, table.subtitle, " / ".join(row.labels), column.label, number.mean, number.std,
-                        number.seeds or None, number.printed, number.printed_std, number.difference,
-                        int(number.collapsed), number.missing, " ".join(number.keys),
+                        table.name, table.title, table.subtitle, " / ".join(row.labels), column.label, number.mean,
+                        number.std, number.seeds or None, number.partial, number.printed, number.printed_std,
+                        number.difference, int(number.collapsed), number.missing, " ".join(number.keys),
                     )
                 )  # fmt: skip
     return _csv(NUMBER_FIELDS, lines)

@@ -8,6 +8,9 @@ from typing import Literal
 
 Better = Literal["high", "low", "none"]
 
+PARTIAL = "(n of m): over n of the column's m corruptions, not to be compared with numbers over more"
+COLLAPSED = "† a run that ended in one class"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Number:
@@ -23,6 +26,7 @@ class Number:
         keys: of the journal rows behind it.
         collapsed: at least one of those runs ended in one class.
         best: best of its column within its group of rows.
+        partial: ``3 of 15`` where it covers fewer corruptions than others of its column.
     """
 
     mean: float | None = None
@@ -35,6 +39,7 @@ class Number:
     keys: tuple[str, ...] = ()
     collapsed: bool = False
     best: bool = False
+    partial: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,9 +107,19 @@ class Table:
         """Whether anything was run."""
         return any(number.mean is not None for row in self.rows for number in row.numbers)
 
+    @property
+    def marks(self) -> list[str]:
+        """What the marks behind its numbers mean."""
+        numbers = [number for row in self.rows for number in row.numbers]
+        collapsed = [COLLAPSED] if any(number.collapsed for number in numbers) else []
+        return [*collapsed, *([PARTIAL] if any(number.partial for number in numbers) else [])]
+
 
 def with_best(rows: Sequence[TableRow], columns: Sequence[Column], *, grouped: bool) -> tuple[TableRow, ...]:
-    """Mark each column's best number; ``grouped``: within rows that share their first label (one model)."""
+    """Mark each column's best number; ``grouped``: within rows that share their first label (one model).
+
+    Numbers over different corruptions don't compete: where some cover all of them, only those do.
+    """
     marked = [list(row.numbers) for row in rows]
     groups: dict[str, list[int]] = {}
     for place, row in enumerate(rows):
@@ -114,6 +129,8 @@ def with_best(rows: Sequence[TableRow], columns: Sequence[Column], *, grouped: b
             if column.better == "none":
                 continue
             known = [(i, number.mean) for i in members if (number := rows[i].numbers[c]).mean is not None]
+            if len({rows[i].numbers[c].partial for i, _ in known}) > 1:
+                known = [(i, mean) for i, mean in known if not rows[i].numbers[c].partial]
             values = [round(mean, column.digits) for _, mean in known if mean is not None]
             if len(set(values)) < 2:
                 continue  # alone, or all the same

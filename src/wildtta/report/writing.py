@@ -31,11 +31,7 @@ def write_document(document: Document, out_dir: str | os.PathLike[str]) -> Writt
     """``index.html``, ``report.md``, ``report.tex``, ``numbers.csv``, ``claims.csv`` and ``figures/*.svg``."""
     folder = Path(out_dir)
     (folder / "figures").mkdir(parents=True, exist_ok=True)
-    drawings = tuple(
-        _put(folder / "figures" / f"{figure.name}-{place}.svg", standalone(draw(chart)))
-        for figure in document.figures
-        for place, chart in enumerate(figure.charts, 1)
-    )
+    drawings = _drawings(document, folder / "figures")
     outcomes = document.outcomes
     return Written(
         html=_put(folder / "index.html", html(document)),
@@ -44,6 +40,28 @@ def write_document(document: Document, out_dir: str | os.PathLike[str]) -> Writt
         numbers=_put(folder / "numbers.csv", numbers_csv(document)),
         claims=_put(folder / "claims.csv", claims_csv(outcomes)) if outcomes else None,
         figures=drawings,
+    )
+
+
+def write_page(document: Document, path: str | os.PathLike[str]) -> Path:
+    """One Markdown file; its drawings lie beside it in a folder of its name: ``docs/study.md``, ``docs/study/*.svg``."""
+    page = Path(path)
+    if not page.suffix:
+        raise ValueError(f"{page}: a page's name needs an ending (.md): its figures go into a folder of its name without it")
+    folder = page.with_suffix("")
+    page.parent.mkdir(parents=True, exist_ok=True)
+    _drawings(document, folder)
+    return _put(page, markdown(document, figures=folder.name))
+
+
+def _drawings(document: Document, folder: Path) -> tuple[Path, ...]:
+    """Every chart as a file of its own; without any, there is no folder."""
+    if any(figure.charts for figure in document.figures):
+        folder.mkdir(parents=True, exist_ok=True)
+    return tuple(
+        _put(folder / f"{figure.name}-{place}.svg", standalone(draw(chart)))
+        for figure in document.figures
+        for place, chart in enumerate(figure.charts, 1)
     )
 
 

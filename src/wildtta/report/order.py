@@ -1,0 +1,47 @@
+"""In which order a report shows models, methods, streams and corruptions: never that in which they were finished."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+
+from wildtta.bench import Cell
+from wildtta.report.names import METHODS, SCENARIOS, SHORT_CORRUPTIONS, method_name
+
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?|[¼½¾])")
+Natural = tuple[tuple[int, float, str], ...]
+
+
+def natural(text: str) -> Natural:
+    """Sorts texts as people do, numbers inside by their value: ``β = 20`` before ``β = 200``, ``½ lr`` before ``2 lr``."""
+    parts = _NUMBER.split(text.casefold())
+    return tuple(
+        (1, 0.0, part) if place % 2 == 0 else (0, unicodedata.numeric(part) if part in "¼½¾" else float(part), "")
+        for place, part in enumerate(parts)
+        if part
+    )
+
+
+def method_order(method: str, title: str) -> tuple[int, int, Natural]:
+    """Methods as they are registered, in the order of :data:`METHODS`; then unknown ones; then variants by title."""
+    known = list(METHODS)
+    if title != method_name(method):
+        return 1, 0, natural(title)
+    return 0, known.index(method) if method in known else len(known), natural(title)
+
+
+def stream_order(cell: Cell, stream: str) -> tuple[int, int, int, Natural]:
+    """Scenarios in the order of :data:`SCENARIOS`, the strongest corruption first, then small batches, then by name."""
+    return list(SCENARIOS).index(cell.scenario), -cell.severity, cell.batch_size, natural(stream)
+
+
+def corruption_order(names: Sequence[str]) -> tuple[tuple[int, Natural], ...]:
+    """A run's corruptions: the 15 in their usual order, then others by name; clean images first of all."""
+    usual = list(SHORT_CORRUPTIONS)
+    return tuple((usual.index(name) if name in usual else len(usual), natural(name)) for name in names)
+
+
+def in_order(corruptions: Iterable[str]) -> list[str]:
+    """Each name once, in that order."""
+    return sorted(set(corruptions), key=lambda name: (name != "clean", corruption_order([name])))
