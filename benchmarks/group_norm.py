@@ -74,7 +74,7 @@ class Row:
 
 
 def native(x: Tensor, gamma: Tensor, beta: Tensor, relu: bool) -> Tensor:
-    z = F.group_norm(x, GROUPS, gamma, beta, 1e-5)
+    z = F.group_norm(x, GROUPS, gamma.to(x.dtype), beta.to(x.dtype), 1e-5)
     return z.relu_() if relu else z
 
 

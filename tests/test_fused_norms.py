@@ -377,8 +377,10 @@ def test_compiled_kernels_give_the_numbers_of_float64(shape: tuple[int, ...], re
     want = F.group_norm(exact[0], 32, exact[1], exact[2], 1e-5)
     want = torch.relu(want) if relu else want
     wanted = torch.autograd.grad(want, exact, dz.double())
+    # In groups of two values dx is what is left of nearly equal numbers: no float32 has more digits of it.
+    tolerance = 1e-2 if dtype != torch.float32 else 1e-5 if shape[2:] != (1, 1) else 1e-4
     for got, it in zip((z, *found), (want, *wanted), strict=True):
-        assert (got.double() - it).abs().max() < (1e-5 if got.dtype == torch.float32 else 1e-2) * it.abs().max()
+        assert (got.double() - it).abs().max() < (tolerance if got.dtype == dtype else 1e-5) * it.abs().max()
 
 
 @on_gpu
