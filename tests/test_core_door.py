@@ -109,6 +109,8 @@ def test_learning_rate_follows_family_and_batch_size(method: str, kind: str, at_
     assert rate(64) == rate(1000) == at_64
     assert rate(22) == pytest.approx(at_one + (at_64 - at_one) / 3, rel=1e-12)
     assert wildtta.adapt(build(kind), method, lr=0.3, batch_size=1).learning_rate == 0.3
+    halved = wildtta.adapt(build(kind), method, lr_scale=0.5, batch_size=64).learning_rate
+    assert halved == pytest.approx(at_64 / 2)
 
 
 def test_batch_size_comes_from_the_first_batch_that_is_learned_from() -> None:

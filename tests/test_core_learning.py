@@ -372,10 +372,10 @@ def test_regularisers_act_where_nothing_is_reliable(golden: Any) -> None:
 
 
 def test_nothing_learns_before_the_bank_is_warm() -> None:
-    """D28: ζ = min(100, C/2) rows; with ≥ the batch that reaches ζ learns, with > the one after."""
+    """D28: ζ = C/10 rows, at least 10, at most C/2; with ≥ the batch that reaches ζ learns, with > the one after."""
     network = build("ln_mlp")
-    assert wildtta.SAR2().warmup_rows(1000) == 100
-    assert wildtta.SAR2().warmup_rows(20) == 10
+    needed = {classes: wildtta.SAR2().warmup_rows(classes) for classes in (4, 10, 20, 100, 200, 1000)}
+    assert needed == {4: 2, 10: 5, 20: 10, 100: 10, 200: 20, 1000: 100}
     before = snapshot(network)
     adapter = wildtta.adapt(network, "sar2", lr=1e-3, recovery=None)
     strict = wildtta.adapt(build("ln_mlp"), "sar2", lr=1e-3, recovery=None, warmup_inclusive=False)

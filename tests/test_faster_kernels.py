@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import wildtta
-from wildtta.network import faster_kernels
+from wildtta.network import faster_kernels, fused_norms, triton_support
 from wildtta.network.triton_support import Kernels, runs_kernels
 
 
@@ -296,6 +296,18 @@ def test_want_of_memory_is_no_fault_of_a_kernel() -> None:
     with pytest.warns(UserWarning, match=r"Something runs as torch's own.*no such instruction"):
         assert family.attempt(fails, lambda: 1) == 1
     assert family.attempt(lambda: 2, lambda: 1) == 1, "not tried again"
+
+
+def test_the_environment_switches_our_kernels_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_support, "triton_is_installed", lambda: True)
+    monkeypatch.setattr(triton_support, "generation", lambda device: 9)
+    device = torch.device("cuda")
+    assert triton_support.runs_kernels(device)
+    monkeypatch.setenv("WILDTTA_KERNELS", "torch")
+    assert not triton_support.runs_kernels(device)
+    fused_norms.kernels.cache_clear()
+    assert fused_norms.kernels() is None
+    fused_norms.kernels.cache_clear()
 
 
 # -- on a GPU ------------------------------------------------------------------------------------------------------------------
