@@ -7,7 +7,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from functools import partial
 from typing import Literal, get_args
 
 import torch
@@ -90,47 +89,19 @@ def losses_in_full_precision(device: torch.device) -> Iterator[None]:
 def fastest_precision(one_pass: Callable[[Tensor, Precision], None], images: Tensor) -> Precision:
     """The faster of tf32 (fp32 where there are no tensor cores) and bf16 for this network, device and batch.
 
-    Each is run twice to warm up and timed three times; the medians decide. On a GPU a replayed pass is timed, as steps are
-    replayed too: from Python the price of launching kernels would hide what the precision makes of their work.
+    Each is run twice to warm up and timed three times; the medians decide.
     """
     cuda = images.device.type == "cuda"
     candidates: tuple[Precision, ...] = ("tf32", "bf16") if cuda else ("fp32", "bf16")
     medians: dict[Precision, float] = {}
     for precision in candidates:
-
-        def work(precision: Precision = precision) -> None:
+        times = []
+        for _ in range(5):
+            started = time.perf_counter()
             with step_precision(precision, images.device):
                 one_pass(images, precision)
-
-        for _ in range(2):
-            work()
-        timed = _replayed(work) if cuda else work
-        medians[precision] = statistics.median(_seconds(timed, images.device) for _ in range(3))
+            if cuda:
+                torch.cuda.synchronize(images.device)
+            times.append(time.perf_counter() - started)
+        medians[precision] = statistics.median(times[2:])
     return min(medians, key=lambda precision: medians[precision])
-
-
-def _replayed(work: Callable[[], None]) -> Callable[[], None]:
-    """``work`` as a CUDA graph, run once; ``work`` itself where it cannot be recorded."""
-    graph = torch.cuda.CUDAGraph()
-    torch.cuda.synchronize()
-    try:
-        with torch.cuda.graph(graph):
-            work()
-        graph.replay()
-    except RuntimeError:
-        torch.cuda.synchronize()
-        return work
-    return graph.replay
-
-
-def _seconds(work: Callable[[], None], device: torch.device) -> float:
-    finish: Callable[[], None] = partial(torch.cuda.synchronize, device) if device.type == "cuda" else _nothing_to_wait_for
-    finish()
-    started = time.perf_counter()
-    work()
-    finish()
-    return time.perf_counter() - started
-
-
-def _nothing_to_wait_for() -> None:
-    """A CPU has done its work when the call returns."""
