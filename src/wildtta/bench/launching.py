@@ -13,6 +13,7 @@ from wildtta.bench.checks import check_cells
 from wildtta.bench.cluster import RayPool
 from wildtta.bench.errors import BenchError
 from wildtta.bench.execute import Conditions
+from wildtta.bench.gpu_sharing import sharing_hint
 from wildtta.bench.journal import Journal
 from wildtta.bench.local import InProcess, Processes
 from wildtta.bench.pool import Pool
@@ -54,6 +55,9 @@ def launch(
     check_cells(cells, folder)
     watching = observer or observer_for(tensorboard=tensorboard)
     devices = [] if ray is not None and device == "auto" else devices_named(device)
+    hint = None if ray is not None else sharing_hint(devices, per_device)
+    if hint is not None:
+        watching.notice(hint)
     on_gpu = any(name.startswith("cuda") for name in devices)
     share = max(1, (os.cpu_count() or 1) // max(1, len(devices) * per_device))
     decoding = loaders if loaders is not None else min(8, share) if on_gpu else 0
