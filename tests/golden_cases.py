@@ -268,7 +268,7 @@ def sar2_options(hyper: dict[str, Any]) -> dict[str, Any]:
 @recipe("SAR2", "sar2")
 def sar2(folder: Folder, name: str, case: dict[str, Any]) -> Outcome:
     trace = folder.trace(name)
-    adapter = wildtta.adapt(folder.network(case["model"]), "sar2", **sar2_options(case["hyper"]))
+    adapter = wildtta.adapt(folder.network(case["model"]), "sar2-paper", **sar2_options(case["hyper"]))
     resets = np.flatnonzero(trace["x_reset"]) if "x_reset" in trace else np.array([], dtype=int)
 
     def check(step: int, model: wildtta.Adapter) -> list[str]:

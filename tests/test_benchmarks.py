@@ -54,7 +54,9 @@ def test_plain_learns_what_wildtta_learns(method: str) -> None:
     network = build("ln_vit", dtype=torch.float64)
     rows = torch.randn(CLASSES, network.head.in_features, dtype=torch.float64) * 0.5 + 1.0
     lr = RATES.get(method, SAR2_RATE)
-    options = {} if method == "tent" else {"reliable": THRESHOLD, "recovery": None}
+    options: dict[str, float | None] = {} if method == "tent" else {"reliable": THRESHOLD, "recovery": None}
+    if method.startswith("sar2"):
+        options |= {"redundancy": 1e3, "ensembling": None, "class_limit": None}
     adapter = wildtta.adapt(copy.deepcopy(network), method, lr=lr, **options)
     if method.startswith("sar2"):
         speed.fill_bank(adapter, rows)

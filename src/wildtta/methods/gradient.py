@@ -16,6 +16,7 @@ from torch import Tensor
 from wildtta.methods.base import Method
 from wildtta.outcome import Answer, Output
 from wildtta.parts import bank as centroid_bank
+from wildtta.parts.class_limit import followed_shares, limited_weights
 from wildtta.parts.objectives import (
     READINGS,
     Reading,
@@ -98,6 +99,9 @@ class GradientMethod(Method):
     inequity: float | None = help_text("weight β of I; None: off", None)
     diversity: float | None = help_text("weight of InfoMax's diversity term; None: off", None)
     entropy: float = help_text("weight of the entropy term; 0: off", 1.0)
+    class_limit: float | None = help_text(
+        "most that one predicted class may weigh in the entropy term, in units of 1/C; None: no limit", None
+    )
     objective: Literal["entropy", "conservative"] = help_text(
         "what is minimised and thresholded: the softmax's entropy, or COME's entropy of opinion", "entropy"
     )
@@ -106,6 +110,9 @@ class GradientMethod(Method):
     nesterov: bool = help_text("Nesterov momentum", False)
     clip_value: float | None = help_text("cut each gradient entry to ± this", None)
     clip_norm: float | None = help_text("scale the gradient down to this norm", None)
+    ensembling: float | None = help_text(
+        "weight of the adapted weights after 64 samples, the rest is the source's; None: no pull to the source", None
+    )
     warm_start: int = help_text("first so many batches: steps on R + I of the live batch alone (table 9)", 0)
     steps: int = help_text("updates per batch", 1)
     episodic: bool = help_text("start every batch from the source weights", False)
@@ -147,6 +154,7 @@ class GradientMethod(Method):
             "redundancy",
             "inequity",
             "diversity",
+            "class_limit",
             "clip_value",
             "clip_norm",
         )
@@ -154,10 +162,10 @@ class GradientMethod(Method):
             value = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise ValueError(f"{name} must be a positive number or None (off), got {value!r}")
-        for name, low, high in (("momentum", 0.0, 1.0), ("bank_rate", 0.0, 1.0), ("recovery_keep", 0.0, 1.0)):
+        for name in ("momentum", "bank_rate", "recovery_keep", "ensembling"):
             value = getattr(self, name)
-            if not low <= value <= high:
-                raise ValueError(f"{name} must lie between {low} and {high}, got {value!r}")
+            if value is not None and not 0 <= value <= 1:
+                raise ValueError(f"{name} must lie between 0 and 1, got {value!r}")
         for name, least in (("steps", 1), ("warm_start", 0), ("variance_floor", 0), ("entropy", 0)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)!r}")
@@ -217,8 +225,11 @@ class GradientMethod(Method):
         state = {"momentum": torch.zeros(learnables.size, dtype=learnables.dtype, device=device)}
         if self.recovery is not None:
             state["e_m"] = torch.full((), math.nan, dtype=engine.dtype, device=device)
+        network = engine.network
+        if self.class_limit is not None:
+            even = 1 / network.classes
+            state["class_shares"] = torch.full((network.classes,), even, dtype=engine.dtype, device=device)
         if self.bank:
-            network = engine.network
             state |= centroid_bank.empty_bank(network.classes, network.feature_width, dtype=engine.dtype, device=device)
         return state
 
@@ -264,6 +275,9 @@ class GradientMethod(Method):
     def remember(self, engine: Engine, first: Output, lesson: Lesson, allowed: Tensor) -> None:
         """What is kept for the next batch, where ``allowed`` (a boolean scalar on the device)."""
         self.refresh_bank(engine, first, lesson, allowed)
+        if self.class_limit is not None:
+            shares = engine.memory["class_shares"]
+            shares.copy_(torch.where(allowed, followed_shares(shares, first.labels), shares))
 
     def refresh_bank(self, engine: Engine, first: Output, lesson: Lesson, allowed: Tensor) -> None:
         """The bank's rows of the classes in this batch, where ``allowed``."""
@@ -276,13 +290,26 @@ class GradientMethod(Method):
         return None
 
     def settle(self, engine: Engine, theta: Tensor) -> Tensor:
-        """A last word on the updated weights (ROID's pull towards the source)."""
-        return theta
+        """A last word on the updated weights: θ ← w·θ + (1−w)·θ₀, so that what is not learned again fades.
+
+        This is ROID's weight ensembling (https://arxiv.org/abs/2306.00650).
+        """
+        if self.ensembling is None:
+            return theta
+        assert engine.source is not None
+        kept = self.kept_share(self.ensembling, engine.batch_size or 64)
+        return kept * theta + (1 - kept) * engine.source
+
+    def kept_share(self, ensembling: float, batch_size: int) -> float:
+        """w of one step: as much is kept of 64 samples whether they come together or one by one."""
+        return float(ensembling ** (batch_size / 64))
 
     def recovered(self, engine: Engine, trigger: Tensor) -> None:
         """State beside momentum and e_m that a recovery sets back, where ``trigger`` holds."""
         if self.bank:
             centroid_bank.clear(engine.memory, trigger)
+        if self.class_limit is not None:
+            engine.memory["class_shares"].masked_fill_(trigger, 1 / engine.network.classes)
 
     # -- the loss --------------------------------------------------------------------------------------------------------
 
@@ -301,6 +328,9 @@ class GradientMethod(Method):
         mean = masked_mean(losses, lesson.mask)
         number = torch.full((), len(losses), device=losses.device) if lesson.mask is None else lesson.mask.sum()
         terms = Terms(entropy=mean, teachers=number)
+        if self.class_limit is not None:
+            weights = limited_weights(engine.memory["class_shares"], lesson.labels, self.class_limit)
+            mean = masked_mean(losses * weights, lesson.mask)
         if self.entropy > 0:
             terms.parts.append(self.entropy * mean)
         if self.diversity is not None:

@@ -67,10 +67,8 @@ class ROID(GradientMethod):
         super().__post_init__()
         if not self.temperature > 0:
             raise ValueError(f"temperature must be a positive number, got {self.temperature!r}")
-        for name in ("prediction_keep", "ensembling"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value <= 1:
-                raise ValueError(f"{name} must lie between 0 and 1, got {value!r}")
+        if not 0 <= self.prediction_keep <= 1:
+            raise ValueError(f"prediction_keep must lie between 0 and 1, got {self.prediction_keep!r}")
 
     @classmethod
     def example_options(cls, images: Tensor) -> dict[str, Any]:
@@ -157,11 +155,9 @@ class ROID(GradientMethod):
         scale = pixel_scale(engine.network.module, images, self.mean, self.std)
         return scale.inputs(jitter(scale.pixels(images), generator))
 
-    def settle(self, engine: Engine, theta: Tensor) -> Tensor:
-        if self.ensembling is None:
-            return theta
-        assert engine.source is not None
-        return self.ensembling * theta + (1 - self.ensembling) * engine.source
+    def kept_share(self, ensembling: float, batch_size: int) -> float:
+        """The same in every step, as in the authors' code, whatever the batch size."""
+        return ensembling
 
     # -- the answer ------------------------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ PASSES: dict[str, tuple[float, float]] = {
     "eata": (1, 0.52),
     "sar": (1.25, 0.51),
     "sar2": (2, 2),
+    "sar2-paper": (2, 2),
     "sar2-efficient": (1.46, 0.93),
     "sar2-single": (1, 1),
     "deyo": (1.5, 0.5),

@@ -8,6 +8,7 @@ from wildtta.paper.experiment import ACCURACY, AVERAGE, ECE, Experiment, Spot
 from wildtta.paper.printed import printed
 from wildtta.paper.settings import BN, GN, VIT, Setting
 from wildtta.paper.spots import (
+    AS_PUBLISHED,
     LABEL_SHIFT,
     MILD,
     MIXED,
@@ -152,7 +153,7 @@ def _table_i(setting: Setting) -> list[Spot]:
 def _table_j(setting: Setting) -> list[Spot]:
     columns = [(label, RECIPES[label]) for label in ("NoAdapt", "SAR")]
     for label, weight in (("1e1", 1e1), ("1e2", 1e2), ("5e2", 5e2), ("1e3", 1e3), ("5e3", 5e3), ("1e4", 1e4)):
-        options = {"inequity": None, **_unless(weight, 1e3, "redundancy")}
+        options = {**AS_PUBLISHED, "inequity": None, "redundancy": weight}
         columns.append((f"SAR2-R alpha={label}", Recipe(method="sar2", options=options)))
     return _sweep(setting, "J", GN, "alpha sweep", "gaussian_noise", columns)
 
@@ -160,7 +161,7 @@ def _table_j(setting: Setting) -> list[Spot]:
 def _table_k(setting: Setting) -> list[Spot]:
     columns = [(label, RECIPES[label]) for label in ("NoAdapt", "SAR")]
     for weight in (5, 10, 20, 50, 100, 200):
-        options = {"redundancy": None, **_unless(float(weight), 50.0, "inequity")}
+        options = {**AS_PUBLISHED, "redundancy": None, **_unless(float(weight), 50.0, "inequity")}
         columns.append((f"SAR2-I beta={weight}", Recipe(method="sar2", options=options)))
     return _sweep(setting, "K", VIT, "beta sweep", "zoom_blur", columns)
 

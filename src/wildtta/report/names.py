@@ -26,6 +26,7 @@ METHODS = {
     "zerosiam": "ZeroSiam",
     "sar": "SAR",
     "sar2": "SAR²",
+    "sar2-paper": "SAR² as published",
     "sar2-efficient": "SAR² efficient",
     "sar2-single": "SAR² single pass",
 }
