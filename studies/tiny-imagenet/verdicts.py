@@ -2,7 +2,7 @@
 
     python studies/tiny-imagenet/verdicts.py docs/results/tiny-imagenet/main.jsonl.gz > docs/results/tiny-imagenet/verdicts.md
 
-Every number is an average over corruptions, then over seeds. A statement is judged by these numbers alone: ✓ or ✗.
+``--of sar2-paper`` judges SAR² as published in place of SAR² with our defaults. Every number is an average over corruptions, then over seeds. A statement is judged by these numbers alone: ✓ or ✗.
 """
 
 from __future__ import annotations
@@ -65,8 +65,23 @@ def method_of(row: Row) -> str:
 class Study:
     """The finished rows of the journals."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
+    def __init__(self, rows: Sequence[Row], judged: str) -> None:
         self.rows = [row for row in rows if row["status"] == "ok"]
+        self.judged = judged
+        """The method that the statements are about."""
+
+    @property
+    def single_pass(self) -> str:
+        return "sar2-single" if self.judged == "sar2" else "SAR² single pass, as published"
+
+    def ablated(self, stream: Stream, model: str, title: str) -> float | None:
+        """Seed 0 of the judged method without one of its terms."""
+        rows = [
+            row
+            for row in self.select(stream, model, title)
+            if row["cell"]["method"] == self.judged and row["cell"]["seed"] == 0
+        ]
+        return statistics.fmean(map(accuracy, rows)) if rows else None
 
     def select(self, stream: Stream, model: str, method: str) -> list[Row]:
         return [
@@ -126,7 +141,9 @@ def table(heading: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
 def gains(study: Study) -> Iterator[Sequence[str]]:
     for stream in WILD:
         for model, title in MODELS.items():
-            none, sar, tent, ours = (study.mean(stream, model, method) for method in ("none", "sar", "tent", "sar2"))
+            none, sar, tent, ours = (
+                study.mean(stream, model, method) for method in ("none", "sar", "tent", study.judged)
+            )
             needed = 0.0 if stream is SINGLE else 5.0
             yield (
                 stream.title,
@@ -140,18 +157,16 @@ def gains(study: Study) -> Iterator[Sequence[str]]:
 def held_out(study: Study) -> Iterator[Sequence[str]]:
     for stream in (LABEL_SHIFT, MILD):
         for model, title in MODELS.items():
-            for_all = [study.mean(stream, model, method) for method in ("none", "sar2")]
-            unseen = [study.mean(stream, model, method, without=CHOSEN_ON) for method in ("none", "sar2")]
+            for_all = [study.mean(stream, model, method) for method in ("none", study.judged)]
+            unseen = [study.mean(stream, model, method, without=CHOSEN_ON) for method in ("none", study.judged)]
             yield stream.title, title, *map(shown, for_all), *map(shown, unseen)
 
 
 def single_terms(study: Study) -> Iterator[Sequence[str]]:
     for stream in (SHORT_LABEL_SHIFT, MIXED, CONTINUAL, SINGLE):
         for model, title in MODELS.items():
-            names = ("sar2", "SAR² without R", "SAR² without I")
-            both, without_r, without_i = (
-                (study.per_seed(stream, model, method) or [None])[0] for method in names
-            )
+            both = (study.per_seed(stream, model, study.judged) or [None])[0]
+            without_r, without_i = (study.ablated(stream, model, f"SAR² without {term}") for term in "RI")
             best = None if without_r is None or without_i is None else max(without_r, without_i)
             yield stream.title, title, *map(shown, (both, without_r, without_i)), mark(above(both, best))
 
@@ -159,8 +174,8 @@ def single_terms(study: Study) -> Iterator[Sequence[str]]:
 def passes(study: Study) -> Iterator[Sequence[str]]:
     for stream in (MILD, SHORT_LABEL_SHIFT, MIXED, CONTINUAL, SINGLE):
         for model, title in MODELS.items():
-            two = study.seeds_on_shared_corruptions(stream, model, "sar2")
-            one = study.seeds_on_shared_corruptions(stream, model, "sar2-single")
+            two = study.seeds_on_shared_corruptions(stream, model, study.judged)
+            one = study.seeds_on_shared_corruptions(stream, model, study.single_pass)
             shared = min(len(one), len(two))
             if shared:
                 differences = [a - b for a, b in zip(one[:shared], two[:shared], strict=True)]
@@ -177,25 +192,25 @@ def seeds(study: Study) -> Iterator[Sequence[str]]:
     for stream in (LABEL_SHIFT, CONTINUAL):
         for model, title in MODELS.items():
             spread = {}
-            for method in ("tent", "sar", "sar2"):
+            for method in ("tent", "sar", study.judged):
                 found = study.seeds_on_shared_corruptions(stream, model, method)
                 spread[method] = statistics.stdev(found) if len(found) > 1 else None
-            smaller = above(spread["sar"], spread["sar2"])
+            smaller = above(spread["sar"], spread[study.judged])
             yield stream.title, title, *(shown(value, 2) for value in spread.values()), mark(smaller)
 
 
 def calibration(study: Study) -> Iterator[Sequence[str]]:
     for stream in (MILD, *WILD):
         for model, title in MODELS.items():
-            tent, sar, ours = (study.mean(stream, model, method, ece) for method in ("tent", "sar", "sar2"))
+            tent, sar, ours = (study.mean(stream, model, method, ece) for method in ("tent", "sar", study.judged))
             yield stream.title, title, *map(shown, (tent, sar, ours)), mark(above(tent, ours))
 
 
 def one_class(study: Study) -> Iterator[Sequence[str]]:
     for stream in (MILD, LABEL_SHIFT, SHORT_LABEL_SHIFT, MIXED, CONTINUAL, SINGLE):
         for model, title in MODELS.items():
-            cells = {method: study.select(stream, model, method) for method in ("none", "tent", "sar", "sar2")}
-            ours = cells["sar2"]
+            cells = {method: study.select(stream, model, method) for method in ("none", "tent", "sar", study.judged)}
+            ours = cells[study.judged]
             worst = max(ours, key=top_share, default=None)
             where = "" if worst is None or len(worst["cell"]["corruptions"]) > 1 else f" ({worst['cell']['corruptions'][0]})"
             yield (
@@ -248,10 +263,11 @@ SECTIONS: tuple[tuple[str, Sequence[str], Callable[[Study], Iterator[Sequence[st
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("journals", type=Path, nargs="+")
+    parser.add_argument("--of", choices=("sar2", "sar2-paper"), default="sar2")
     arguments = parser.parse_args()
-    study = Study(read(arguments.journals))
+    study = Study(read(arguments.journals), arguments.of)
     parts = [f"### {title}\n\n{table(heading, rows(study))}" for title, heading, rows in SECTIONS]
-    print("\n\n".join(parts))
+    print(f"SAR² in these statements: `{arguments.of}`.\n\n" + "\n\n".join(parts))
 
 
 if __name__ == "__main__":
