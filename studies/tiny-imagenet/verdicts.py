@@ -2,7 +2,8 @@
 
     python studies/tiny-imagenet/verdicts.py docs/results/tiny-imagenet/main.jsonl.gz > docs/results/tiny-imagenet/verdicts.md
 
-``--of sar2-paper`` judges SAR² as published in place of SAR² with our defaults. Every number is an average over corruptions, then over seeds. A statement is judged by these numbers alone: ✓ or ✗.
+``--of sar2-paper`` judges SAR² as published in place of SAR² with our defaults. Every number is an average over corruptions, then
+over seeds. A statement is judged by these numbers alone: ✓ or ✗.
 """
 
 from __future__ import annotations
@@ -165,7 +166,8 @@ def held_out(study: Study) -> Iterator[Sequence[str]]:
 def single_terms(study: Study) -> Iterator[Sequence[str]]:
     for stream in (SHORT_LABEL_SHIFT, MIXED, CONTINUAL, SINGLE):
         for model, title in MODELS.items():
-            both = (study.per_seed(stream, model, study.judged) or [None])[0]
+            seed_means = study.per_seed(stream, model, study.judged)
+            both = seed_means[0] if seed_means else None
             without_r, without_i = (study.ablated(stream, model, f"SAR² without {term}") for term in "RI")
             best = None if without_r is None or without_i is None else max(without_r, without_i)
             yield stream.title, title, *map(shown, (both, without_r, without_i)), mark(above(both, best))
