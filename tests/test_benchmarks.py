@@ -56,7 +56,7 @@ def test_plain_learns_what_wildtta_learns(method: str) -> None:
     lr = RATES.get(method, SAR2_RATE)
     options: dict[str, float | None] = {} if method == "tent" else {"reliable": THRESHOLD, "recovery": None}
     if method.startswith("sar2"):
-        options |= {"redundancy": 1e3, "ensembling": None, "class_limit": None}
+        options |= {"ensembling": None, "class_limit": None}
     adapter = wildtta.adapt(copy.deepcopy(network), method, lr=lr, **options)
     if method.startswith("sar2"):
         speed.fill_bank(adapter, rows)

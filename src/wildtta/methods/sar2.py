@@ -19,14 +19,13 @@ class SAR2(SAR):
 
     C^t holds the live centroids of the classes predicted in this batch and the bank's rows of all others seen before.
     R(Z) = 1/(D−1) Σ_{i≠j} 𝒞_ij² with 𝒞 the correlation matrix of the rows; I(Z) = ln C − H(softmax(h(mean row))).
-    α = 5·10³/D, β = 50; one ε from the whole loss; nothing learns until C^t has ζ rows. The bank is refreshed after the step with
+    α = 10³/D, β = 50; one ε from the whole loss; nothing learns until C^t has ζ rows. The bank is refreshed after the step with
     c̃_i ← (1−λ) c̃_i + λ c_i, λ = 0.9, from the first pass. R and I act also where nothing is reliable.
 
-    Three defaults are not the paper's (``sar2-paper`` has none of them). α is five times larger: the best of the paper's own
-    sweep (its table J). After every 64 samples the weights go 4 % of the way back to the source (``ensembling``): what was
-    learned for one corruption harms the next. And no class may weigh more than ten times its even share in the entropy term
-    (``class_limit``): the bank has one row per class however often it is predicted, and does not see a class that takes over.
-    The measurements are in docs/results/tiny-imagenet.md.
+    Two defaults are not the paper's (``sar2-paper`` has neither). After every 64 samples the weights go 4 % of the way back to
+    the source (``ensembling``): what was learned for one corruption harms the next. And no class may weigh more than ten times
+    its even share in the entropy term (``class_limit``): the bank has one row per class however often it is predicted, and
+    does not see a class that takes over. The measurements are in docs/results/tiny-imagenet.md.
     """
 
     name: ClassVar[str] = "sar2"
@@ -35,7 +34,7 @@ class SAR2(SAR):
     passes: ClassVar[str] = "2 / 2"
     learning_rates: ClassVar[dict[str, tuple[float, float]]] = SAR2_LEARNING_RATES
 
-    redundancy: float | None = help_text("weight of R in units of 1/D (5e3: α = 5·10³/D); None: off", 5e3)
+    redundancy: float | None = help_text("weight of R in units of 1/D (α = 10³/D); None: off", 1e3)
     inequity: float | None = help_text("weight β of I; None: off", 50.0)
     bank: bool = help_text("R and I on the class-centroid bank; False: on the live batch", True)
     ensembling: float | None = help_text(
@@ -49,12 +48,11 @@ class SAR2(SAR):
 @register
 @dataclass(frozen=True, kw_only=True)
 class SAR2Paper(SAR2):
-    """SAR² to the letter of the paper: α = 10³/D, no pull to the source, no limit for a class."""
+    """SAR² to the letter of the paper: no pull to the source, no limit for a class."""
 
     name: ClassVar[str] = "sar2-paper"
     title: ClassVar[str] = "SAR² (as published)"
 
-    redundancy: float | None = help_text("weight of R in units of 1/D (1e3: α = 10³/D); None: off", 1e3)
     ensembling: float | None = help_text(
         "weight of the adapted weights after 64 samples, the rest is the source's; None: no pull to the source", None
     )

@@ -153,7 +153,7 @@ def _table_i(setting: Setting) -> list[Spot]:
 def _table_j(setting: Setting) -> list[Spot]:
     columns = [(label, RECIPES[label]) for label in ("NoAdapt", "SAR")]
     for label, weight in (("1e1", 1e1), ("1e2", 1e2), ("5e2", 5e2), ("1e3", 1e3), ("5e3", 5e3), ("1e4", 1e4)):
-        options = {**AS_PUBLISHED, "inequity": None, "redundancy": weight}
+        options = {**AS_PUBLISHED, "inequity": None, **_unless(weight, 1e3, "redundancy")}
         columns.append((f"SAR2-R alpha={label}", Recipe(method="sar2", options=options)))
     return _sweep(setting, "J", GN, "alpha sweep", "gaussian_noise", columns)
 
