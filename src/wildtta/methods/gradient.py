@@ -86,6 +86,10 @@ def help_text(text: str, default: Any) -> Any:
     return field(default=default, metadata={"help": text})
 
 
+ENSEMBLING_HELP = "weight of the adapted weights after 64 samples, the rest is the source's; None: no pull to the source"
+CLASS_LIMIT_HELP = "most that one predicted class may weigh in the entropy term, in units of 1/C; None: no limit"
+
+
 @dataclass(frozen=True, kw_only=True)
 class GradientMethod(Method):
     """Entropy minimisation with everything that can be added to it. Fields are documented in their ``help`` metadata."""
@@ -99,9 +103,7 @@ class GradientMethod(Method):
     inequity: float | None = help_text("weight β of I; None: off", None)
     diversity: float | None = help_text("weight of InfoMax's diversity term; None: off", None)
     entropy: float = help_text("weight of the entropy term; 0: off", 1.0)
-    class_limit: float | None = help_text(
-        "most that one predicted class may weigh in the entropy term, in units of 1/C; None: no limit", None
-    )
+    class_limit: float | None = help_text(CLASS_LIMIT_HELP, None)
     objective: Literal["entropy", "conservative"] = help_text(
         "what is minimised and thresholded: the softmax's entropy, or COME's entropy of opinion", "entropy"
     )
@@ -110,9 +112,7 @@ class GradientMethod(Method):
     nesterov: bool = help_text("Nesterov momentum", False)
     clip_value: float | None = help_text("cut each gradient entry to ± this", None)
     clip_norm: float | None = help_text("scale the gradient down to this norm", None)
-    ensembling: float | None = help_text(
-        "weight of the adapted weights after 64 samples, the rest is the source's; None: no pull to the source", None
-    )
+    ensembling: float | None = help_text(ENSEMBLING_HELP, None)
     warm_start: int = help_text("first so many batches: steps on R + I of the live batch alone (table 9)", 0)
     steps: int = help_text("updates per batch", 1)
     episodic: bool = help_text("start every batch from the source weights", False)

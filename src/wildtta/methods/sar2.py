@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from wildtta.methods.gradient import SAR2_LEARNING_RATES, help_text
+from wildtta.methods.gradient import CLASS_LIMIT_HELP, ENSEMBLING_HELP, SAR2_LEARNING_RATES, help_text
 from wildtta.methods.registry import register
 from wildtta.methods.sar import SAR
 
@@ -37,12 +37,8 @@ class SAR2(SAR):
     redundancy: float | None = help_text("weight of R in units of 1/D (α = 10³/D); None: off", 1e3)
     inequity: float | None = help_text("weight β of I; None: off", 50.0)
     bank: bool = help_text("R and I on the class-centroid bank; False: on the live batch", True)
-    ensembling: float | None = help_text(
-        "weight of the adapted weights after 64 samples, the rest is the source's; None: no pull to the source", 0.96
-    )
-    class_limit: float | None = help_text(
-        "most that one predicted class may weigh in the entropy term, in units of 1/C; None: no limit", 10.0
-    )
+    ensembling: float | None = help_text(ENSEMBLING_HELP, 0.96)
+    class_limit: float | None = help_text(CLASS_LIMIT_HELP, 10.0)
 
 
 @register
@@ -53,12 +49,8 @@ class SAR2Paper(SAR2):
     name: ClassVar[str] = "sar2-paper"
     title: ClassVar[str] = "SAR² (as published)"
 
-    ensembling: float | None = help_text(
-        "weight of the adapted weights after 64 samples, the rest is the source's; None: no pull to the source", None
-    )
-    class_limit: float | None = help_text(
-        "most that one predicted class may weigh in the entropy term, in units of 1/C; None: no limit", None
-    )
+    ensembling: float | None = help_text(ENSEMBLING_HELP, None)
+    class_limit: float | None = help_text(CLASS_LIMIT_HELP, None)
 
 
 @register
