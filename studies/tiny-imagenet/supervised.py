@@ -27,11 +27,12 @@ from wildtta.streams import Stream
 
 RATES = (1.0, 4.0, 16.0, 64.0)
 """Multiples of SAR²'s learning rate for the network's family."""
+SEVERITY = 5
 
 
 def unadapted(cells: Iterable[Cell], scenarios: list[str]) -> list[Cell]:
     """The grid's cells without adaptation, one for each network and stream."""
-    chosen = [cell for cell in cells if cell.method == "none" and cell.scenario in scenarios and cell.batch_size > 1]
+    chosen = [cell for cell in cells if cell.method == "none" and cell.scenario in scenarios and cell.severity == SEVERITY]
     return list({(cell.model_name, cell.scenario, *cell.corruptions): cell for cell in chosen}.values())
 
 
