@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import wildtta
 from toy_networks import CLASSES, batches, build
+from wildtta.paper.spots import AS_PUBLISHED
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 
@@ -56,7 +57,7 @@ def test_plain_learns_what_wildtta_learns(method: str) -> None:
     lr = RATES.get(method, SAR2_RATE)
     options: dict[str, float | None] = {} if method == "tent" else {"reliable": THRESHOLD, "recovery": None}
     if method.startswith("sar2"):
-        options |= {"ensembling": None, "class_limit": None}
+        options |= AS_PUBLISHED
     adapter = wildtta.adapt(copy.deepcopy(network), method, lr=lr, **options)
     if method.startswith("sar2"):
         speed.fill_bank(adapter, rows)

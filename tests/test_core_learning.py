@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import wildtta
 from toy_networks import CLASSES, batches, build, images, same_bits, snapshot
+from wildtta.paper.spots import AS_PUBLISHED
 
 LN_C = math.log(CLASSES)
 
@@ -151,7 +152,8 @@ def test_methods_are_settings_of_each_other() -> None:
     assert _near(_parameters_after(kind, "sar2-efficient", centroids="all"), sar2)
     assert _near(_parameters_after(kind, "sar2-single", sharpness=0.05), sar2)
     published = _parameters_after(kind, "sar2-paper")
-    assert _near(_parameters_after(kind, "sar2", ensembling=None, class_limit=None), published)
+    assert AS_PUBLISHED == {"redundancy": 1e3, "clip_norm": None, "ensembling": None, "class_limit": None}
+    assert _near(_parameters_after(kind, "sar2", **AS_PUBLISHED), published)
     assert not _near(sar2, published)
     assert not _near(sar, tent)
     assert not _near(sar, sar2)

@@ -22,7 +22,7 @@ _GUARDS = frozenset(
     {"gaussian_noise", "impulse_noise", "defocus_blur", "glass_blur", "snow", "elastic_transform", "pixelate", "jpeg_compression"}
 )
 CHOSEN_ON = {"sar2-paper": _QUESTIONS, "sar2": _QUESTIONS | _GUARDS}
-"""The corruptions of questions.toml and questions-2.toml; for the guards also those of guards.toml."""
+"""The corruptions of questions.toml and questions-2.toml; for the defaults of ``sar2`` also those of guards.toml and after."""
 
 MODELS = {"rn26_gn": "ResNet-26-GN", "vit": "ViT"}
 

@@ -86,6 +86,8 @@ def help_text(text: str, default: Any) -> Any:
     return field(default=default, metadata={"help": text})
 
 
+REDUNDANCY_HELP = "weight of R, in units of 1/D (1e3 means α = 10³/D); None: off"
+CLIP_NORM_HELP = "scale the gradient down to this norm; None: as it is"
 ENSEMBLING_HELP = "weight of the adapted weights after 64 samples, the rest is the source's; None: no pull to the source"
 CLASS_LIMIT_HELP = "most that one predicted class may weigh in the entropy term, in units of 1/C; None: no limit"
 
@@ -99,7 +101,7 @@ class GradientMethod(Method):
     reliable: float | None = help_text("only samples with entropy below this times ln C teach; None: all", None)
     sharpness: float | None = help_text("radius ρ of the sharpness-aware step; None: a plain step", None)
     recovery: float | None = help_text("start again when the moving entropy falls below this; None: never", None)
-    redundancy: float | None = help_text("weight of R, in units of 1/D (1e3 means α = 10³/D); None: off", None)
+    redundancy: float | None = help_text(REDUNDANCY_HELP, None)
     inequity: float | None = help_text("weight β of I; None: off", None)
     diversity: float | None = help_text("weight of InfoMax's diversity term; None: off", None)
     entropy: float = help_text("weight of the entropy term; 0: off", 1.0)
@@ -111,7 +113,7 @@ class GradientMethod(Method):
     momentum: float = help_text("SGD momentum", 0.9)
     nesterov: bool = help_text("Nesterov momentum", False)
     clip_value: float | None = help_text("cut each gradient entry to ± this", None)
-    clip_norm: float | None = help_text("scale the gradient down to this norm", None)
+    clip_norm: float | None = help_text(CLIP_NORM_HELP, None)
     ensembling: float | None = help_text(ENSEMBLING_HELP, None)
     warm_start: int = help_text("first so many batches: steps on R + I of the live batch alone (table 9)", 0)
     steps: int = help_text("updates per batch", 1)
