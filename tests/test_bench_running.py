@@ -296,6 +296,11 @@ def test_stored_corruptions_give_the_numbers_of_those_made_on_the_fly(images: Pa
     assert numbers([made]) == numbers([stored])
     with pytest.raises(ValueError, match=r"has no snow of severity 4; it has fog \(4\), pixelate \(4\)"):
         run_cell(small_cell(corruptions=("snow",), severity=4), Conditions(root=str(tmp_path)))
+    with pytest.raises(ValueError, match=r"has no clean images; it has fog \(4\), pixelate \(4\)"):
+        run_cell(small_cell(corruptions=()), Conditions(root=str(tmp_path)))
+    (tmp_path / "clean").symlink_to(images, target_is_directory=True)
+    made, stored = (run_cell(small_cell(corruptions=()), Conditions(root=str(root))) for root in (images, tmp_path))
+    assert numbers([made]) == numbers([stored])
 
 
 def test_large_data_stream_from_their_files_with_the_same_numbers(

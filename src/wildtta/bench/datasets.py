@@ -188,7 +188,7 @@ def _domains(cell: Cell) -> list[Domain]:
 @lru_cache(maxsize=256)
 def _opened(name: str, root: str | None, domain: Domain, count: int, seed: int, corruption_seed: int) -> ImageSet:
     """One domain's image set; kept, since listing a large folder takes a while."""
-    if name == "folder" and root is not None and domain.severity is not None and Path(root).is_dir():
+    if name == "folder" and root is not None and Path(root).is_dir():
         stored = corruptions_in(root)
         if stored:
             return _stored(root, stored, domain)
@@ -196,8 +196,15 @@ def _opened(name: str, root: str | None, domain: Domain, count: int, seed: int, 
 
 
 def _stored(root: str, stored: dict[str, list[int]], domain: Domain) -> ImageSet:
+    """One domain of a folder that ``wildtta corrupt`` wrote; clean images lie beside the corruptions, in ``clean``."""
+    found = ", ".join(f"{name} ({'/'.join(map(str, levels))})" for name, levels in stored.items())
+    if domain.severity is None:
+        if (Path(root) / domain.name).is_dir():
+            return folder(Path(root) / domain.name)
+        raise DataError(
+            f"{root} has no clean images; it has {found}. Put them (or a link to them) into {root}/{domain.name}/<class>/<image>"
+        )
     if domain.severity not in stored.get(domain.name, ()):
-        found = ", ".join(f"{name} ({'/'.join(map(str, levels))})" for name, levels in stored.items())
         raise DataError(f"{root} has no {domain.name} of severity {domain.severity}; it has {found}")
     return folder(Path(root) / domain.name / str(domain.severity))
 
