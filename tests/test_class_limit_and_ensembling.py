@@ -1,8 +1,10 @@
-"""What keeps SAR²'s defaults from being taken over by one class or one corruption: ``class_limit`` and ``ensembling``."""
+"""What keeps SAR²'s defaults from being taken over by one class, one corruption or one term: ``class_limit``, ``ensembling``,
+``clip_norm``."""
 
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -140,3 +142,21 @@ def test_the_pull_bounds_an_endless_run() -> None:
 def test_a_share_outside_its_range_is_refused(value: float) -> None:
     with pytest.raises(ValueError, match="ensembling must lie between 0 and 1"):
         wildtta.SAR2(ensembling=value)
+
+
+# -- the bound on the gradient -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["sar2", "sar2-single"])
+def test_a_step_is_no_longer_than_ten_learning_rates_whatever_r_weighs(method: str) -> None:
+    def steps(**options: Any) -> list[float]:
+        free = {"momentum": 0.0, "warmup": 1, "ensembling": None, **options}
+        adapter = wildtta.adapt(build("ln_mlp", dtype=torch.float64), method, lr=1e-4, redundancy=1e7, **free)
+        places = [_learned(adapter)]
+        for batch in batches("ln_mlp", 6, 16, dtype=torch.float64):
+            adapter(batch)
+            places.append(_learned(adapter))
+        return [float((after - before).norm()) for before, after in pairwise(places)]
+
+    assert max(steps(clip_norm=None)) > 100 * 1e-4 * 10
+    assert max(steps()) == pytest.approx(1e-4 * 10, rel=1e-6)
