@@ -303,6 +303,18 @@ def test_stored_corruptions_give_the_numbers_of_those_made_on_the_fly(images: Pa
     assert numbers([made]) == numbers([stored])
 
 
+@pytest.mark.parametrize("corruptions", [(), ("fog",)])
+def test_classes_with_numbers_for_names_are_no_severities(
+    images: Path, tmp_path: Path, corruptions: tuple[str, ...]
+) -> None:
+    for number, place in enumerate(sorted(place for place in images.iterdir() if place.is_dir())):
+        (tmp_path / "val").mkdir(exist_ok=True)
+        (tmp_path / "val" / f"{number:03d}").symlink_to(place, target_is_directory=True)
+    cell = small_cell(corruptions=corruptions)
+    plain, wrapped = (run_cell(cell, Conditions(root=str(root))) for root in (images, tmp_path))
+    assert numbers([plain]) == numbers([wrapped])
+
+
 def test_large_data_stream_from_their_files_with_the_same_numbers(
     conditions: Conditions, monkeypatch: pytest.MonkeyPatch
 ) -> None:

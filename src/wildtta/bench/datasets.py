@@ -26,7 +26,9 @@ from wildtta.bench.cell import Cell
 from wildtta.bench.errors import BenchError
 from wildtta.bench.image_cache import DomainStore, store_for
 from wildtta.data import (
+    CORRUPTIONS,
     DATA_NAMES,
+    EXTRA_CORRUPTIONS,
     DataError,
     ImageSet,
     InputProtocol,
@@ -44,6 +46,7 @@ from wildtta.streams import Domain, Stream
 GLYPH_COUNT = 4000
 """Glyphs in the data set where a cell doesn't say: 20 of each class."""
 
+_KNOWN_CORRUPTIONS = (*CORRUPTIONS, *EXTRA_CORRUPTIONS)
 _OPTIONS = ("split", "count", "seed", "corruption_seed", "source_images")
 _OWN_PROTOCOL = {"glyphs": "glyphs", "folder": "native", "shards": "native"}
 _INPUTS_AT_ONCE = 1024
@@ -63,12 +66,9 @@ def check_data(cell: Cell, root: str | None) -> None:
     if cell.corruptions:
         if not 1 <= cell.severity <= 5:
             raise BenchError(f"severity must be 1 to 5, got {cell.severity}")
-        from wildtta.data import CORRUPTIONS, EXTRA_CORRUPTIONS
-
-        known = (*CORRUPTIONS, *EXTRA_CORRUPTIONS)
-        wrong = [name for name in cell.corruptions if name not in known]
+        wrong = [name for name in cell.corruptions if name not in _KNOWN_CORRUPTIONS]
         if wrong:
-            raise BenchError(f"unknown corruption {wrong[0]!r}; there are {', '.join(known)}")
+            raise BenchError(f"unknown corruption {wrong[0]!r}; there are {', '.join(_KNOWN_CORRUPTIONS)}")
 
 
 class Images:
@@ -189,7 +189,8 @@ def _domains(cell: Cell) -> list[Domain]:
 def _opened(name: str, root: str | None, domain: Domain, count: int, seed: int, corruption_seed: int) -> ImageSet:
     """One domain's image set; kept, since listing a large folder takes a while."""
     if name == "folder" and root is not None and Path(root).is_dir():
-        stored = corruptions_in(root)
+        # By name: a folder of classes that are called 0, 1, 2 … looks like a corruption with severities too.
+        stored = {name: levels for name, levels in corruptions_in(root).items() if name in _KNOWN_CORRUPTIONS}
         if stored:
             return _stored(root, stored, domain)
     return open_domains(name, root, [domain], count=count, seed=seed, corruption_seed=corruption_seed)[0]
