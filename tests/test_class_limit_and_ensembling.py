@@ -148,7 +148,7 @@ def test_a_share_outside_its_range_is_refused(value: float) -> None:
 
 
 @pytest.mark.parametrize("method", ["sar2", "sar2-single"])
-def test_a_step_is_no_longer_than_ten_learning_rates_whatever_r_weighs(method: str) -> None:
+def test_a_step_is_no_longer_than_twelve_learning_rates_whatever_r_weighs(method: str) -> None:
     def steps(**options: Any) -> list[float]:
         free = {"momentum": 0.0, "warmup": 1, "ensembling": None, **options}
         adapter = wildtta.adapt(build("ln_mlp", dtype=torch.float64), method, lr=1e-4, redundancy=1e7, **free)
@@ -158,5 +158,5 @@ def test_a_step_is_no_longer_than_ten_learning_rates_whatever_r_weighs(method: s
             places.append(_learned(adapter))
         return [float((after - before).norm()) for before, after in pairwise(places)]
 
-    assert max(steps(clip_norm=None)) > 100 * 1e-4 * 10
-    assert max(steps()) == pytest.approx(1e-4 * 10, rel=1e-6)
+    assert max(steps(clip_norm=None)) > 100 * 1e-4 * 12
+    assert max(steps()) == pytest.approx(1e-4 * 12, rel=1e-6)

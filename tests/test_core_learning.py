@@ -152,8 +152,12 @@ def test_methods_are_settings_of_each_other() -> None:
     assert _near(_parameters_after(kind, "sar2-efficient", centroids="all"), sar2)
     assert _near(_parameters_after(kind, "sar2-single", sharpness=0.05), sar2)
     published = _parameters_after(kind, "sar2-paper")
-    assert AS_PUBLISHED == {"redundancy": 1e3, "clip_norm": None, "ensembling": None, "class_limit": None}
+    weights = {"entropy": 1.0, "redundancy": 1e3, "inequity": 50.0}
+    assert {**weights, "clip_norm": None, "ensembling": None, "class_limit": None} == AS_PUBLISHED
     assert _near(_parameters_after(kind, "sar2", **AS_PUBLISHED), published)
+    studied = {"redundancy": 5e3, "inequity": 100.0, "clip_norm": 3.0, "ensembling": 0.96, "class_limit": 10.0}
+    chosen = _parameters_after(kind, "sar2-paper", lr_scale=4.0, **studied)  # as questions-6.toml has it
+    assert all(torch.allclose(chosen[name], sar2[name], rtol=0, atol=1e-8) for name in sar2)
     assert not _near(sar2, published)
     assert not _near(sar, tent)
     assert not _near(sar, sar2)

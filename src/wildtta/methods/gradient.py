@@ -87,6 +87,8 @@ def help_text(text: str, default: Any) -> Any:
 
 
 REDUNDANCY_HELP = "weight of R, in units of 1/D (1e3 means α = 10³/D); None: off"
+INEQUITY_HELP = "weight β of I; None: off"
+ENTROPY_HELP = "weight of the entropy term; 0: off"
 CLIP_NORM_HELP = "scale the gradient down to this norm; None: as it is"
 ENSEMBLING_HELP = "weight of the adapted weights after 64 samples, the rest is the source's; None: no pull to the source"
 CLASS_LIMIT_HELP = "most that one predicted class may weigh in the entropy term, in units of 1/C; None: no limit"
@@ -102,9 +104,9 @@ class GradientMethod(Method):
     sharpness: float | None = help_text("radius ρ of the sharpness-aware step; None: a plain step", None)
     recovery: float | None = help_text("start again when the moving entropy falls below this; None: never", None)
     redundancy: float | None = help_text(REDUNDANCY_HELP, None)
-    inequity: float | None = help_text("weight β of I; None: off", None)
+    inequity: float | None = help_text(INEQUITY_HELP, None)
     diversity: float | None = help_text("weight of InfoMax's diversity term; None: off", None)
-    entropy: float = help_text("weight of the entropy term; 0: off", 1.0)
+    entropy: float = help_text(ENTROPY_HELP, 1.0)
     class_limit: float | None = help_text(CLASS_LIMIT_HELP, None)
     objective: Literal["entropy", "conservative"] = help_text(
         "what is minimised and thresholded: the softmax's entropy, or COME's entropy of opinion", "entropy"

@@ -9,6 +9,8 @@ from wildtta.methods.gradient import (
     CLASS_LIMIT_HELP,
     CLIP_NORM_HELP,
     ENSEMBLING_HELP,
+    ENTROPY_HELP,
+    INEQUITY_HELP,
     REDUNDANCY_HELP,
     SAR2_LEARNING_RATES,
     help_text,
@@ -27,14 +29,15 @@ class SAR2(SAR):
     C^t holds the live centroids of the classes predicted in this batch and the bank's rows of all others seen before.
     R(Z) = 1/(D−1) Σ_{i≠j} 𝒞_ij² with 𝒞 the correlation matrix of the rows; I(Z) = ln C − H(softmax(h(mean row))).
     One ε from the whole loss; nothing learns until C^t has ζ rows. The bank is refreshed after the step with
-    c̃_i ← (1−λ) c̃_i + λ c_i, λ = 0.9, from the first pass. R and I act also where nothing is reliable. β = 50.
+    c̃_i ← (1−λ) c̃_i + λ c_i, λ = 0.9, from the first pass. R and I act also where nothing is reliable.
 
-    Four defaults are not the paper's (``sar2-paper`` has those of the paper):
+    What is not the paper's (``sar2-paper`` is):
 
-    - α = 5·10³/D, five times as much (``redundancy``; within the paper's own sweep): R is what learns fast.
-    - A gradient is no longer than 10 (``clip_norm``): α in units of 1/D does not fit every network, and where it is too much
+    - All terms weigh four times as much (``entropy=4``; as if the learning rate were four times the paper's), and R and I
+      more beside the entropy: α = 4 · 5·10³/D, β = 4 · 100 (``redundancy``, ``inequity``). R is what learns fast.
+    - A gradient is no longer than 12 (``clip_norm``): α in units of 1/D does not fit every network, and where it is too much
       for one, its step stays that of the others.
-    - After every 64 samples the weights go 2 % of the way back to the source (``ensembling``): what was learned for one
+    - After every 64 samples the weights go 4 % of the way back to the source (``ensembling``): what was learned for one
       corruption harms the next.
     - No class may weigh more than ten times its even share in the entropy term (``class_limit``): the bank has one row per class
       however often it is predicted, and does not see a class that takes over.
@@ -48,23 +51,26 @@ class SAR2(SAR):
     passes: ClassVar[str] = "2 / 2"
     learning_rates: ClassVar[dict[str, tuple[float, float]]] = SAR2_LEARNING_RATES
 
-    redundancy: float | None = help_text(REDUNDANCY_HELP, 5e3)
-    inequity: float | None = help_text("weight β of I; None: off", 50.0)
+    entropy: float = help_text(ENTROPY_HELP, 4.0)
+    redundancy: float | None = help_text(REDUNDANCY_HELP, 2e4)
+    inequity: float | None = help_text(INEQUITY_HELP, 400.0)
     bank: bool = help_text("R and I on the class-centroid bank; False: on the live batch", True)
-    clip_norm: float | None = help_text(CLIP_NORM_HELP, 10.0)
-    ensembling: float | None = help_text(ENSEMBLING_HELP, 0.98)
+    clip_norm: float | None = help_text(CLIP_NORM_HELP, 12.0)
+    ensembling: float | None = help_text(ENSEMBLING_HELP, 0.96)
     class_limit: float | None = help_text(CLASS_LIMIT_HELP, 10.0)
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
 class SAR2Paper(SAR2):
-    """SAR² to the letter of the paper: α = 10³/D, no bound on the gradient, no pull to the source, no limit for a class."""
+    """SAR² to the letter of the paper: weights 1, α = 10³/D and β = 50; no bound, no pull, no limit for a class."""
 
     name: ClassVar[str] = "sar2-paper"
     title: ClassVar[str] = "SAR² (as published)"
 
+    entropy: float = help_text(ENTROPY_HELP, 1.0)
     redundancy: float | None = help_text(REDUNDANCY_HELP, 1e3)
+    inequity: float | None = help_text(INEQUITY_HELP, 50.0)
     clip_norm: float | None = help_text(CLIP_NORM_HELP, None)
     ensembling: float | None = help_text(ENSEMBLING_HELP, None)
     class_limit: float | None = help_text(CLASS_LIMIT_HELP, None)
