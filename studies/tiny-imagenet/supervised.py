@@ -36,11 +36,11 @@ def unadapted(cells: Iterable[Cell], scenarios: list[str]) -> list[Cell]:
     return list({(cell.model_name, cell.scenario, *cell.corruptions): cell for cell in chosen}.values())
 
 
-def learn_with_labels(network: nn.Module, images: Images, stream: Stream, *, rate: float, device: torch.device) -> float:
+def learn_with_labels(network: nn.Module, images: Images, stream: Stream, *, multiple: float, device: torch.device) -> float:
     """Accuracy in percent over the stream, each answer given before its label is learned from."""
-    engine = wildtta.adapt(network, "sar2")._engine
+    engine = wildtta.adapt(network, "sar2-paper", batch_size=stream.batch_size)._engine
     parameters = engine.learnables.parameters
-    optimizer = torch.optim.SGD(parameters, lr=rate, momentum=0.9)
+    optimizer = torch.optim.SGD(parameters, lr=multiple * engine.lr, momentum=0.9)
     truth = torch.as_tensor(images.labels[stream.index], device=device)
     right = torch.zeros((), device=device)
     seen = 0
@@ -71,9 +71,7 @@ def main() -> None:
             network = build_model(cell)
             images, network = open_images(cell, str(arguments.data), network, device, loaders=0)
             stream = stream_of(cell, images.labels)
-            family = wildtta.adapt(network, "sar2")._engine.network.family
-            rate = multiple * wildtta.SAR2Paper().learning_rate(family, cell.batch_size)
-            accuracy = learn_with_labels(network.to(device), images, stream, rate=rate, device=device)
+            accuracy = learn_with_labels(network.to(device), images, stream, multiple=multiple, device=device)
             print(f"| {cell.model_name} | {cell.scenario} | {len(stream)} | {multiple:g} | {accuracy:.1f} |", flush=True)
 
 
