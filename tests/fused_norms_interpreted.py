@@ -127,7 +127,7 @@ def trajectories() -> dict[str, dict[str, float]]:
     bare, _ = answers("none", False)
     for name, method, options in (
         ("sar", "sar", {"lr": 1e-2, "reliable": 2.0}),
-        ("sar2", "sar2", {"lr": 1e-2, "reliable": 2.0, "warmup": 0}),
+        ("sar2", "sar2", {"lr": 1e-3, "reliable": 2.0, "warmup": 0}),
         ("checkpointed", "tent", {"lr": 1e-2, "checkpointed": True}),
     ):
         native, none = answers(method, False, **options)

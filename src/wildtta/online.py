@@ -146,6 +146,8 @@ def _stage(method: GradientMethod, engine: Engine) -> GradientMethod:
         inequity=method.inequity or 50.0,
         reading=method.reading,
         variance_floor=method.variance_floor,
+        momentum=method.momentum,
+        clip_norm=method.clip_norm,
         entropy=0.0,
     )
 

@@ -91,6 +91,7 @@ INEQUITY_HELP = "weight β of I; None: off"
 ENTROPY_HELP = "weight of the entropy term; 0: off"
 CLIP_NORM_HELP = "scale the gradient down to this norm; None: as it is"
 ENSEMBLING_HELP = "weight of the adapted weights after 64 samples, the rest is the source's; None: no pull to the source"
+MOMENTUM_HELP = "SGD momentum"
 CLASS_LIMIT_HELP = "most that one predicted class may weigh in the entropy term, in units of 1/C; None: no limit"
 
 
@@ -112,7 +113,7 @@ class GradientMethod(Method):
         "what is minimised and thresholded: the softmax's entropy, or COME's entropy of opinion", "entropy"
     )
     bank: bool = help_text("R and I on the class-centroid bank (else on the live batch)", False)
-    momentum: float = help_text("SGD momentum", 0.9)
+    momentum: float = help_text(MOMENTUM_HELP, 0.9)
     nesterov: bool = help_text("Nesterov momentum", False)
     clip_value: float | None = help_text("cut each gradient entry to ± this", None)
     clip_norm: float | None = help_text(CLIP_NORM_HELP, None)

@@ -194,7 +194,7 @@ _OPTIONS_HEAD = """
 *Made from the code by `wildtta methods --markdown options > docs/options.md`; change a field's help text, not this page.*
 
 Options are keyword arguments of `wildtta.adapt(network, method, ...)` or fields of a config class
-(`wildtta.SAR2(inequity=20.0)`); `--option name=value` on the command line; `options = { name = value }` in a grid. An unknown
+(`wildtta.SAR2(ensembling=0.99)`); `--option name=value` on the command line; `options = { name = value }` in a grid. An unknown
 one is an error that names the nearest. `None` (`null` on the command line, `"null"` in a grid) switches a part off.
 """
 
