@@ -1,5 +1,5 @@
 """What keeps SAR²'s defaults from being taken over by one class, one corruption or one term: ``class_limit``, ``ensembling``,
-``clip_norm``."""
+``clip_norm`` and ``clip_ratio``."""
 
 from __future__ import annotations
 
@@ -148,7 +148,10 @@ def test_a_share_outside_its_range_is_refused(value: float) -> None:
 
 
 @pytest.mark.parametrize("method", ["sar2", "sar2-single"])
-def test_a_step_is_no_longer_than_120_learning_rates_whatever_r_weighs(method: str) -> None:
+def test_a_step_is_no_longer_than_a_share_of_the_source_weights_whatever_r_weighs(method: str) -> None:
+    source = _learned(wildtta.adapt(build("ln_mlp", dtype=torch.float64), method))
+    longest = 1e-4 * 1.8 * math.sqrt(sum(float(weight) ** 2 for weight in source))
+
     def steps(**options: Any) -> list[float]:
         free = {"warmup": 1, "ensembling": None, **options}
         adapter = wildtta.adapt(build("ln_mlp", dtype=torch.float64), method, lr=1e-4, redundancy=1e7, **free)
@@ -158,8 +161,50 @@ def test_a_step_is_no_longer_than_120_learning_rates_whatever_r_weighs(method: s
             places.append(_learned(adapter))
         return [float((after - before).norm()) for before, after in pairwise(places)]
 
-    assert max(steps(clip_norm=None)) > 10 * 1e-4 * 120
-    assert max(steps()) == pytest.approx(1e-4 * 120, rel=1e-6)
+    assert max(steps(clip_ratio=None)) > 10 * longest
+    assert max(steps()) == pytest.approx(longest, rel=1e-6)
+    assert max(steps(clip_ratio=0.9)) == pytest.approx(longest / 2, rel=1e-6)
+    assert max(steps(clip_norm=1e9)) == pytest.approx(longest, rel=1e-6)
+    assert max(steps(clip_norm=0.5)) == pytest.approx(1e-4 * 0.5, rel=1e-5)
+
+
+def test_the_bound_grows_with_the_networks_weights_and_stays_when_they_have_moved() -> None:
+    """All norm weights doubled: twice the step. After some steps, and after a reset, the length is that of the first day."""
+
+    def lengths(factor: float) -> list[float]:
+        network = build("ln_mlp", dtype=torch.float64)
+        with torch.no_grad():
+            for module in network.modules():
+                if isinstance(module, torch.nn.LayerNorm):
+                    module.weight.mul_(factor)
+                    module.bias.mul_(factor)
+        options: dict[str, Any] = {"warmup": 1, "ensembling": None, "redundancy": 1e9}
+        adapter = wildtta.adapt(network, "sar2-single", lr=1e-2, **options)
+        found = []
+        for _ in range(2):
+            places = [_learned(adapter)]
+            for batch in batches("ln_mlp", 4, 16, dtype=torch.float64):
+                adapter(batch)
+                places.append(_learned(adapter))
+            found += [float((after - before).norm()) for before, after in pairwise(places)]
+            adapter.reset()
+        return found
+
+    once, twice = lengths(1.0), lengths(2.0)
+    assert once == pytest.approx([once[0]] * 8, rel=1e-6)
+    assert twice == pytest.approx([2 * once[0]] * 8, rel=1e-6)
+
+
+def test_weights_that_are_all_zero_cannot_measure_a_step() -> None:
+    network = build("ln_mlp")
+    with torch.no_grad():
+        for module in network.modules():
+            if isinstance(module, torch.nn.LayerNorm):
+                module.weight.zero_()
+                module.bias.zero_()
+    with pytest.raises(ValueError, match=r"clip_ratio=1\.8 .* are zero at the start.*clip_ratio=None"):
+        wildtta.adapt(network, "sar2")
+    wildtta.adapt(network, "sar2", clip_ratio=None)
 
 
 def test_a_warm_start_keeps_to_the_bound_and_the_momentum_of_its_method() -> None:
@@ -170,4 +215,4 @@ def test_a_warm_start_keeps_to_the_bound_and_the_momentum_of_its_method() -> Non
         adapter(batch)
         places.append(_learned(adapter))
     lengths = [float((after - before).norm()) for before, after in pairwise(places)]
-    assert lengths == pytest.approx([rate * 120] * 3, rel=1e-6)
+    assert lengths == pytest.approx([rate * 1.8 * float(places[0].norm())] * 3, rel=1e-6)

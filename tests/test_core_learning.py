@@ -153,13 +153,13 @@ def test_methods_are_settings_of_each_other() -> None:
     assert _near(_parameters_after(kind, "sar2-single", sharpness=0.05), sar2)
     published = _parameters_after(kind, "sar2-paper")
     weights = {"entropy": 1.0, "redundancy": 1e3, "inequity": 50.0}
-    unguarded = {"clip_norm": None, "ensembling": None, "class_limit": None, "momentum": 0.9}
+    unguarded = {"clip_ratio": None, "ensembling": None, "class_limit": None, "momentum": 0.9}
     assert {**weights, **unguarded} == AS_PUBLISHED
     assert _near(_parameters_after(kind, "sar2", **AS_PUBLISHED), published)
     studied = {"redundancy": 5e3, "inequity": 100.0, "momentum": 0.0}
-    guards = {"clip_norm": 3.0, "ensembling": 0.96, "class_limit": 10.0}
+    guards = {"clip_ratio": 0.045, "ensembling": 0.96, "class_limit": 10.0}
     slow = _parameters_after(kind, "sar2", lr=2e-3)
-    chosen = _parameters_after(kind, "sar2-paper", lr=2e-3, lr_scale=40.0, **studied, **guards)  # as momentum.toml has it
+    chosen = _parameters_after(kind, "sar2-paper", lr=2e-3, lr_scale=40.0, **studied, **guards)  # in units of the studies
     assert all(torch.allclose(chosen[name], slow[name], rtol=0, atol=1e-8) for name in slow)
     assert not _near(sar2, published)
     assert not _near(sar, tent)
@@ -190,6 +190,7 @@ def test_methods_are_settings_of_each_other() -> None:
         ("sar2", {"warmup": 10, "warmup_scope": "regularisers"}),
         ("sar2", {"entropy": 0.1}),
         ("sar2", {"clip_norm": 0.01}),
+        ("sar2", {"clip_ratio": 0.01}),
         ("sar2", {"clip_value": 0.001}),
         ("sar2", {"warm_start": 2}),
         ("tent", {"diversity": 0.5}),

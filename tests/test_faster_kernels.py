@@ -28,7 +28,7 @@ def on_gpu(test: Callable[..., None]) -> Callable[..., None]:
 
 METHODS: dict[str, dict[str, Any]] = {
     "sar": {"lr": 3e-2, "reliable": 0.9, "recovery": None},
-    "sar2": {"lr": 1e-4, "warmup": 1, "reliable": 0.9, "recovery": None},
+    "sar2": {"lr": 5e-4, "warmup": 1, "reliable": 0.9, "recovery": None},
 }
 
 

@@ -333,7 +333,7 @@ def gpu_network() -> nn.Module:
 
 
 def gpu_answers(method: str, fused: bool, graphs: bool, precision: str = "fp32") -> tuple[Tensor, wildtta.Adapter]:
-    options = {"lr": 1e-5, "warmup": 0} if method == "sar2" else {"lr": 1e-4}
+    options = {"lr": 4e-5, "warmup": 0} if method == "sar2" else {"lr": 1e-4}
     adapter = wildtta.adapt(gpu_network(), method, reliable=0.9, precision=precision, **options)
     adapter._engine.fused_norms = fused
     if not graphs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -90,6 +91,13 @@ class Engine:
     def lr(self) -> float:
         """The learning rate in force, from the method's rule and the first batch's size."""
         return self.method.learning_rate(self.network.family, self.batch_size or 64)
+
+    @cached_property
+    def source_norm(self) -> float:
+        """‖θ₀‖ of the learnables as they were before the first batch: the length that a step can be measured by."""
+        if self.source is None:
+            raise TypeError(f"{self.method.name} learns nothing, so there are no source weights to measure")
+        return float(self.source.cpu().double().norm())
 
     # -- state ---------------------------------------------------------------------------------------------------------
 

@@ -148,6 +148,7 @@ def _stage(method: GradientMethod, engine: Engine) -> GradientMethod:
         variance_floor=method.variance_floor,
         momentum=method.momentum,
         clip_norm=method.clip_norm,
+        clip_ratio=method.clip_ratio,
         entropy=0.0,
     )
 
@@ -279,7 +280,7 @@ def _finish(
     _put_bank_back(engine)
     memory, learnables, last = engine.memory, engine.learnables, learned.last
     theta = learnables.vector()
-    gradient = clip_gradient(learned.gradient, value=method.clip_value, norm=method.clip_norm)
+    gradient = clip_gradient(learned.gradient, value=method.clip_value, norm=method.gradient_bound(engine))
     penalty = method.penalty_gradient(engine, theta)
     if penalty is not None and last is not None:
         gradient = gradient + penalty

@@ -89,7 +89,7 @@ def help_text(text: str, default: Any) -> Any:
 REDUNDANCY_HELP = "weight of R, in units of 1/D (1e3 means α = 10³/D); None: off"
 INEQUITY_HELP = "weight β of I; None: off"
 ENTROPY_HELP = "weight of the entropy term; 0: off"
-CLIP_NORM_HELP = "scale the gradient down to this norm; None: as it is"
+CLIP_RATIO_HELP = "scale the gradient down to this times the norm of the source weights; None: as it is"
 ENSEMBLING_HELP = "weight of the adapted weights after 64 samples, the rest is the source's; None: no pull to the source"
 MOMENTUM_HELP = "SGD momentum"
 CLASS_LIMIT_HELP = "most that one predicted class may weigh in the entropy term, in units of 1/C; None: no limit"
@@ -116,7 +116,8 @@ class GradientMethod(Method):
     momentum: float = help_text(MOMENTUM_HELP, 0.9)
     nesterov: bool = help_text("Nesterov momentum", False)
     clip_value: float | None = help_text("cut each gradient entry to ± this", None)
-    clip_norm: float | None = help_text(CLIP_NORM_HELP, None)
+    clip_norm: float | None = help_text("scale the gradient down to this norm; None: as it is", None)
+    clip_ratio: float | None = help_text(CLIP_RATIO_HELP, None)
     ensembling: float | None = help_text(ENSEMBLING_HELP, None)
     warm_start: int = help_text("first so many batches: steps on R + I of the live batch alone (table 9)", 0)
     steps: int = help_text("updates per batch", 1)
@@ -162,6 +163,7 @@ class GradientMethod(Method):
             "class_limit",
             "clip_value",
             "clip_norm",
+            "clip_ratio",
         )
         for name in positive:
             value = getattr(self, name)
@@ -227,6 +229,11 @@ class GradientMethod(Method):
 
     def declare(self, engine: Engine) -> dict[str, Tensor]:
         device, learnables = engine.device, engine.learnables
+        if self.clip_ratio is not None and engine.source_norm == 0:
+            raise ValueError(
+                f"clip_ratio={self.clip_ratio:g} measures the gradient by the weights that learn, but all {learnables.size} "
+                "of them are zero at the start, so that nothing could be learned; give clip_ratio=None, or clip_norm="
+            )
         state = {"momentum": torch.zeros(learnables.size, dtype=learnables.dtype, device=device)}
         if self.recovery is not None:
             state["e_m"] = torch.full((), math.nan, dtype=engine.dtype, device=device)
@@ -237,6 +244,11 @@ class GradientMethod(Method):
         if self.bank:
             state |= centroid_bank.empty_bank(network.classes, network.feature_width, dtype=engine.dtype, device=device)
         return state
+
+    def gradient_bound(self, engine: Engine) -> float | None:
+        """The longest gradient that a step follows: ``clip_norm`` or ``clip_ratio`` · ‖θ₀‖, the shorter of those given."""
+        relative = None if self.clip_ratio is None else self.clip_ratio * engine.source_norm
+        return min((bound for bound in (self.clip_norm, relative) if bound is not None), default=None)
 
     def step(self, engine: Engine, images: Tensor) -> Answer:
         from wildtta.online import online_step

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from wildtta.methods.gradient import (
     CLASS_LIMIT_HELP,
-    CLIP_NORM_HELP,
+    CLIP_RATIO_HELP,
     ENSEMBLING_HELP,
     ENTROPY_HELP,
     INEQUITY_HELP,
@@ -38,8 +38,8 @@ class SAR2(SAR):
       times as much in its place, which is what momentum 0.9 adds up to.
     - Beside that, all terms weigh four times as much (so that ``entropy=40``), as if the learning rate were four times the
       paper's, and R and I more beside the entropy: α = 40 · 5·10³/D, β = 40 · 100 (``redundancy``, ``inequity``).
-    - A gradient is no longer than 120 (``clip_norm``): α in units of 1/D does not fit every network, and where it is too much
-      for one, its step stays that of the others.
+    - A gradient is no longer than 1.8 times the norm of the source weights (``clip_ratio``): α in units of 1/D does not fit
+      every network, and where it is too much for one, its step is as long, beside its weights, as that of the others.
     - After every 64 samples the weights go 4 % of the way back to the source (``ensembling``): what was learned for one
       corruption harms the next.
     - No class may weigh more than ten times its even share in the entropy term (``class_limit``): the bank has one row per class
@@ -59,7 +59,7 @@ class SAR2(SAR):
     inequity: float | None = help_text(INEQUITY_HELP, 4e3)
     bank: bool = help_text("R and I on the class-centroid bank; False: on the live batch", True)
     momentum: float = help_text(MOMENTUM_HELP, 0.0)
-    clip_norm: float | None = help_text(CLIP_NORM_HELP, 120.0)
+    clip_ratio: float | None = help_text(CLIP_RATIO_HELP, 1.8)
     ensembling: float | None = help_text(ENSEMBLING_HELP, 0.96)
     class_limit: float | None = help_text(CLASS_LIMIT_HELP, 10.0)
 
@@ -76,7 +76,7 @@ class SAR2Paper(SAR2):
     redundancy: float | None = help_text(REDUNDANCY_HELP, 1e3)
     inequity: float | None = help_text(INEQUITY_HELP, 50.0)
     momentum: float = help_text(MOMENTUM_HELP, 0.9)
-    clip_norm: float | None = help_text(CLIP_NORM_HELP, None)
+    clip_ratio: float | None = help_text(CLIP_RATIO_HELP, None)
     ensembling: float | None = help_text(ENSEMBLING_HELP, None)
     class_limit: float | None = help_text(CLASS_LIMIT_HELP, None)
 
