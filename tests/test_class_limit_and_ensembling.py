@@ -147,6 +147,24 @@ def test_a_share_outside_its_range_is_refused(value: float) -> None:
 # -- the bound on the gradient -------------------------------------------------------------------------------------------
 
 
+def _step_lengths(adapter: wildtta.Adapter, number: int) -> list[float]:
+    places = [_learned(adapter)]
+    for batch in batches("ln_mlp", number, 16, dtype=torch.float64):
+        adapter(batch)
+        places.append(_learned(adapter))
+    return [float((after - before).norm()) for before, after in pairwise(places)]
+
+
+def _with_norm_weights_times(factor: float) -> torch.nn.Module:
+    network = build("ln_mlp", dtype=torch.float64)
+    with torch.no_grad():
+        for module in network.modules():
+            if isinstance(module, torch.nn.LayerNorm):
+                module.weight.mul_(factor)
+                module.bias.mul_(factor)
+    return network
+
+
 @pytest.mark.parametrize("method", ["sar2", "sar2-single"])
 def test_a_step_is_no_longer_than_a_share_of_the_source_weights_whatever_r_weighs(method: str) -> None:
     source = _learned(wildtta.adapt(build("ln_mlp", dtype=torch.float64), method))
@@ -155,13 +173,9 @@ def test_a_step_is_no_longer_than_a_share_of_the_source_weights_whatever_r_weigh
     def steps(**options: Any) -> list[float]:
         free = {"warmup": 1, "ensembling": None, **options}
         adapter = wildtta.adapt(build("ln_mlp", dtype=torch.float64), method, lr=1e-4, redundancy=1e7, **free)
-        places = [_learned(adapter)]
-        for batch in batches("ln_mlp", 6, 16, dtype=torch.float64):
-            adapter(batch)
-            places.append(_learned(adapter))
-        return [float((after - before).norm()) for before, after in pairwise(places)]
+        return _step_lengths(adapter, 6)
 
-    assert max(steps(clip_ratio=None)) > 10 * longest
+    assert max(steps(clip_ratio=None)) > max(10 * 1e-4 * 120, 100 * longest)
     assert max(steps()) == pytest.approx(longest, rel=1e-6)
     assert max(steps(clip_ratio=0.9)) == pytest.approx(longest / 2, rel=1e-6)
     assert max(steps(clip_norm=1e9)) == pytest.approx(longest, rel=1e-6)
@@ -172,23 +186,11 @@ def test_the_bound_grows_with_the_networks_weights_and_stays_when_they_have_move
     """All norm weights doubled: twice the step. After some steps, and after a reset, the length is that of the first day."""
 
     def lengths(factor: float) -> list[float]:
-        network = build("ln_mlp", dtype=torch.float64)
-        with torch.no_grad():
-            for module in network.modules():
-                if isinstance(module, torch.nn.LayerNorm):
-                    module.weight.mul_(factor)
-                    module.bias.mul_(factor)
         options: dict[str, Any] = {"warmup": 1, "ensembling": None, "redundancy": 1e9}
-        adapter = wildtta.adapt(network, "sar2-single", lr=1e-2, **options)
-        found = []
-        for _ in range(2):
-            places = [_learned(adapter)]
-            for batch in batches("ln_mlp", 4, 16, dtype=torch.float64):
-                adapter(batch)
-                places.append(_learned(adapter))
-            found += [float((after - before).norm()) for before, after in pairwise(places)]
-            adapter.reset()
-        return found
+        adapter = wildtta.adapt(_with_norm_weights_times(factor), "sar2-single", lr=1e-2, **options)
+        found = _step_lengths(adapter, 4)
+        adapter.reset()
+        return found + _step_lengths(adapter, 4)
 
     once, twice = lengths(1.0), lengths(2.0)
     assert once == pytest.approx([once[0]] * 8, rel=1e-6)
@@ -196,12 +198,7 @@ def test_the_bound_grows_with_the_networks_weights_and_stays_when_they_have_move
 
 
 def test_weights_that_are_all_zero_cannot_measure_a_step() -> None:
-    network = build("ln_mlp")
-    with torch.no_grad():
-        for module in network.modules():
-            if isinstance(module, torch.nn.LayerNorm):
-                module.weight.zero_()
-                module.bias.zero_()
+    network = _with_norm_weights_times(0.0)
     with pytest.raises(ValueError, match=r"clip_ratio=1\.8 .* are zero at the start.*clip_ratio=None"):
         wildtta.adapt(network, "sar2")
     wildtta.adapt(network, "sar2", clip_ratio=None)
@@ -210,9 +207,5 @@ def test_weights_that_are_all_zero_cannot_measure_a_step() -> None:
 def test_a_warm_start_keeps_to_the_bound_and_the_momentum_of_its_method() -> None:
     adapter = wildtta.adapt(build("ln_mlp", dtype=torch.float64), "sar2", redundancy=1e9, warm_start=3)
     rate = 1e-3 / 16 + (1e-3 - 1e-3 / 16) * 15 / 63  # SAR²'s own, for 16 samples
-    places = [_learned(adapter)]
-    for batch in batches("ln_mlp", 3, 16, dtype=torch.float64):
-        adapter(batch)
-        places.append(_learned(adapter))
-    lengths = [float((after - before).norm()) for before, after in pairwise(places)]
-    assert lengths == pytest.approx([rate * 1.8 * float(places[0].norm())] * 3, rel=1e-6)
+    source = float(_learned(adapter).norm())
+    assert _step_lengths(adapter, 3) == pytest.approx([rate * 1.8 * source] * 3, rel=1e-6)

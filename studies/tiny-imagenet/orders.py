@@ -3,56 +3,39 @@
     J=docs/results/tiny-imagenet
     python studies/tiny-imagenet/orders.py $J/orders.jsonl.gz $J/orders-first-half.jsonl.gz
 
-For each stream, network and method: accuracy ± its standard deviation over orders (of the mean over corruptions; in brackets
-that of one corruption's accuracy, averaged over the corruptions). Then, how well the orders' means agree between two rows.
+A seed is an order of the classes here. For each stream, network and method: accuracy ± its standard deviation over orders (of the
+mean over corruptions; in brackets that of one corruption's accuracy). Then, how well the orders' means agree between two rows.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-from collections import defaultdict
 from pathlib import Path
 
-from verdicts import MODELS, method_of
+from verdicts import CONTINUAL, LABEL_SHIFT, MODELS, Study, method_of
 
 from wildtta.bench.journal import read
 
-Orders = dict[int, dict[str, float]]
-"""Accuracy by seed (which is the class order) and corruption."""
 
-CONTINUAL = "continual_label_shift"
-
-
-def by_order(journal: Path) -> dict[tuple[str, str, str], Orders]:
-    """A journal's finished rows by stream, network and method."""
-    found: dict[tuple[str, str, str], Orders] = defaultdict(lambda: defaultdict(dict))
-    for row in read([journal]):
-        if row["status"] != "ok":
-            continue
-        cell, metrics = row["cell"], row["metrics"]
-        accuracies = metrics.get("per_corruption") or {cell["corruptions"][0]: metrics["accuracy"]}
-        found[cell["scenario"], cell["model_name"], method_of(row)][cell["seed"]].update(accuracies)
-    return found
+def spread(study: Study) -> None:
+    """A table of all rows of a journal."""
+    for stream in (CONTINUAL, LABEL_SHIFT):
+        for model, title in MODELS.items():
+            for method in sorted({method_of(row) for row in study.rows}):
+                found = study.deviations(stream, model, method)
+                if found is not None:
+                    means = study.seeds_on_shared_corruptions(stream, model, method)
+                    accuracy = f"{statistics.fmean(means):.1f} ± {found[1]:.2f} ({found[0]:.2f})"
+                    print(f"| {stream.title} | {title} | {method} | {len(means)} | {accuracy} |")
 
 
-def means(orders: Orders) -> list[float]:
-    """The mean over corruptions of each order."""
-    return [statistics.fmean(orders[seed].values()) for seed in sorted(orders)]
-
-
-def deviation_of_one_corruption(orders: Orders) -> float:
-    corruptions = next(iter(orders.values()))
-    return statistics.fmean(statistics.stdev(order[name] for order in orders.values()) for name in corruptions)
-
-
-def agreement(one: Orders, other: Orders) -> str:
+def agreement(one: dict[int, float], other: dict[int, float]) -> str:
     """Pearson's correlation of two rows' means over the orders that both have, and the deviation of their difference."""
     common = sorted(one.keys() & other.keys())
-    first, second = means({seed: one[seed] for seed in common}), means({seed: other[seed] for seed in common})
-    differences = [a - b for a, b in zip(first, second, strict=True)]
-    correlation = statistics.correlation(first, second)
-    return f"{len(common)} orders | {correlation:.2f} | {statistics.stdev(differences):.2f}"
+    correlation = statistics.correlation([one[seed] for seed in common], [other[seed] for seed in common])
+    difference = statistics.stdev(one[seed] - other[seed] for seed in common)
+    return f"{len(common)} orders | {correlation:.2f} | {difference:.2f}"
 
 
 def main() -> None:
@@ -60,24 +43,21 @@ def main() -> None:
     parser.add_argument("second_half", type=Path, help="journal of orders.toml")
     parser.add_argument("first_half", type=Path, help="journal of orders-first-half.toml")
     given = parser.parse_args()
-    second, first = by_order(given.second_half), by_order(given.first_half)
-
-    for title, found in (("second half", second), ("first half", first)):
+    second, first = (Study(read([path]), "sar2") for path in (given.second_half, given.first_half))
+    for title, study in (("second half", second), ("first half", first)):
         print(f"\n| {title} | network | method | orders | accuracy |\n|---|---|---|---|---|")
-        for (stream, network, method), orders in sorted(found.items()):
-            values = means(orders)
-            spread = f"{statistics.stdev(values):.2f} ({deviation_of_one_corruption(orders):.2f})"
-            accuracy = f"{statistics.fmean(values):.1f} ± {spread}"
-            print(f"| {stream} | {MODELS[network]} | {method} | {len(values)} | {accuracy} |")
+        spread(study)
 
     print("\n| continual | network | common | correlation | deviation of the difference |\n|---|---|---|---|---|")
-    for network, name in MODELS.items():
-        halves = {"SAR²": ("sar2", "SAR², two passes"), "SAR": ("sar", "sar")}
-        for title, (later, earlier) in halves.items():
-            agree = agreement(second[CONTINUAL, network, later], first[CONTINUAL, network, earlier])
-            print(f"| {title}, second half and first | {name} | {agree} |")
-        agree = agreement(second[CONTINUAL, network, "sar2"], second[CONTINUAL, network, "sar2-single"])
-        print(f"| SAR², two passes and one | {name} | {agree} |")
+    for model, name in MODELS.items():
+        ours = second.by_seed(CONTINUAL, model, "sar2")
+        pairs = {
+            "SAR², second half and first": (ours, first.by_seed(CONTINUAL, model, "SAR², two passes")),
+            "SAR, second half and first": (second.by_seed(CONTINUAL, model, "sar"), first.by_seed(CONTINUAL, model, "sar")),
+            "SAR², two passes and one": (ours, second.by_seed(CONTINUAL, model, "sar2-single")),
+        }
+        for title, pair in pairs.items():
+            print(f"| {title} | {name} | {agreement(*pair)} |")
 
 
 if __name__ == "__main__":
