@@ -109,6 +109,13 @@ def test_bench_goes_on_where_it_was_and_says_what_it_would_do(wildtta: Any, imag
     assert "0 run now (0 failed), 16 found" in output
     code, output, _ = wildtta("merge", journal, "--into", tmp_path / "m.jsonl.gz")
     assert len(read(tmp_path / "m.jsonl.gz")) == 16
+    small = tmp_path / "small.jsonl"
+    code, output, _ = wildtta("merge", journal, "--into", small, "--no-series")
+    assert any(row["series"] for row in read(journal))
+    assert read(small) == [{**row, "series": {}} for row in read(journal)]
+    for path in (journal, small):
+        assert wildtta("report", path, "--out", tmp_path / path.stem)[0] == 0
+    assert (tmp_path / "small" / "numbers.csv").read_bytes() == (tmp_path / "j" / "numbers.csv").read_bytes()
 
 
 def test_a_file_that_is_no_journal_stops_a_grid_and_is_left_alone(wildtta: Any, images: Path, tmp_path: Path) -> None:

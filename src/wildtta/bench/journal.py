@@ -125,9 +125,20 @@ def read(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], *, sa
     return list(latest(row for path in several for row in read_rows(Path(path), say=say)).values())
 
 
-def merge(paths: Iterable[str | os.PathLike[str]], destination: str | os.PathLike[str], *, say: Say = _silent) -> int:
-    """Write the merged rows of several journals to a new one (``.jsonl`` or ``.jsonl.gz``); gives their number."""
+def merge(
+    paths: Iterable[str | os.PathLike[str]],
+    destination: str | os.PathLike[str],
+    *,
+    series: bool = True,
+    say: Say = _silent,
+) -> int:
+    """Write the merged rows of several journals to a new one (``.jsonl`` or ``.jsonl.gz``); gives their number.
+
+    Without ``series`` the rows lose what was recorded per batch, which is most of their size; tables need none of it.
+    """
     rows = read(paths, say=say)
+    if not series:
+        rows = [{**row, "series": {}} for row in rows]
     target = Path(destination)
     content = b"".join(encode(row) for row in rows)
     partial = target.with_name(target.name + ".partial")

@@ -83,10 +83,11 @@ def bench(
 def merge_journals(
     journals: Annotated[list[Path], typer.Argument(help="Journals (.jsonl or .jsonl.gz).")],
     into: Annotated[Path, typer.Option(help="The merged journal (.jsonl or .jsonl.gz); replaced where it exists.")],
+    series: Annotated[bool, typer.Option(help="Keep what was recorded per batch: most of a journal's size.")] = True,
 ) -> None:
     """Merge journals into one: per cell the newest row, and a finished one before a failed one."""
     with one_line_errors():
         from wildtta.bench import merge
 
-        count = merge(journals, into, say=lambda text: typer.echo(text, err=True))
+        count = merge(journals, into, series=series, say=lambda text: typer.echo(text, err=True))
         typer.echo(f"{count} cells in {into}")
