@@ -13,14 +13,14 @@ import argparse
 import statistics
 from pathlib import Path
 
-from verdicts import CONTINUAL, LABEL_SHIFT, MODELS, Study, method_of
+from verdicts import LABEL_SHIFT, MODELS, SHORT_CONTINUAL, Study, method_of
 
 from wildtta.bench.journal import read
 
 
 def spread(study: Study) -> None:
     """A table of all rows of a journal."""
-    for stream in (CONTINUAL, LABEL_SHIFT):
+    for stream in (SHORT_CONTINUAL, LABEL_SHIFT):
         for model, title in MODELS.items():
             for method in sorted({method_of(row) for row in study.rows}):
                 found = study.deviations(stream, model, method)
@@ -38,6 +38,11 @@ def agreement(one: dict[int, float], other: dict[int, float]) -> str:
     return f"{len(common)} orders | {correlation:.2f} | {difference:.2f}"
 
 
+def by_order(study: Study, model: str, method: str) -> dict[int, float]:
+    """The mean over corruptions of each order, in the continual stream."""
+    return study.by_seed(SHORT_CONTINUAL, model, method)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("second_half", type=Path, help="journal of orders.toml")
@@ -50,11 +55,11 @@ def main() -> None:
 
     print("\n| continual | network | common | correlation | deviation of the difference |\n|---|---|---|---|---|")
     for model, name in MODELS.items():
-        ours = second.by_seed(CONTINUAL, model, "sar2")
+        ours = by_order(second, model, "sar2")
         pairs = {
-            "SAR², second half and first": (ours, first.by_seed(CONTINUAL, model, "SAR², two passes")),
-            "SAR, second half and first": (second.by_seed(CONTINUAL, model, "sar"), first.by_seed(CONTINUAL, model, "sar")),
-            "SAR², two passes and one": (ours, second.by_seed(CONTINUAL, model, "sar2-single")),
+            "SAR², second half and first": (ours, by_order(first, model, "SAR², two passes")),
+            "SAR, second half and first": (by_order(second, model, "sar"), by_order(first, model, "sar")),
+            "SAR², two passes and one": (ours, by_order(second, model, "sar2-single")),
         }
         for title, pair in pairs.items():
             print(f"| {title} | {name} | {agreement(*pair)} |")

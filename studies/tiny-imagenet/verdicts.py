@@ -1,6 +1,7 @@
 """What the study's journals say about SAR², statement by statement, as a Markdown page.
 
-    python studies/tiny-imagenet/verdicts.py docs/results/tiny-imagenet/main.jsonl.gz > docs/results/tiny-imagenet/verdicts.md
+    J=docs/results/tiny-imagenet
+    python studies/tiny-imagenet/verdicts.py $J/main.jsonl.gz $J/long.jsonl.gz > $J/verdicts.md
 
 ``--of sar2-paper`` judges SAR² as published in place of SAR² with our defaults. Every number is an average over corruptions, then
 over seeds. A statement is judged by these numbers alone: ✓ or ✗.
@@ -43,10 +44,11 @@ class Stream:
 LABEL_SHIFT = Stream("label shift", "label_shift", 100)
 SHORT_LABEL_SHIFT = Stream("label shift, 5,000 images", "label_shift", 25)
 MIXED = Stream("mixed", "mixed")
-CONTINUAL = Stream("continual label shift", "continual_label_shift")
+CONTINUAL = Stream("continual label shift, 300,000 images", "continual_label_shift", 100)
+SHORT_CONTINUAL = Stream("continual label shift, 39,000 images", "continual_label_shift", 13)
 SINGLE = Stream("batch size 1", "single")
 MILD = Stream("mild", "mild")
-WILD = (LABEL_SHIFT, MIXED, CONTINUAL, SINGLE)
+WILD = (LABEL_SHIFT, MIXED, CONTINUAL, SHORT_CONTINUAL, SINGLE)
 
 Value = Callable[[Row], float]
 
@@ -176,7 +178,7 @@ def held_out(study: Study) -> Iterator[Sequence[str]]:
 
 
 def single_terms(study: Study) -> Iterator[Sequence[str]]:
-    for stream in (SHORT_LABEL_SHIFT, MIXED, CONTINUAL, SINGLE):
+    for stream in (SHORT_LABEL_SHIFT, MIXED, CONTINUAL, SHORT_CONTINUAL, SINGLE):
         for model, title in MODELS.items():
             methods = (study.judged, study.without_term("R"), study.without_term("I"))
             each = [study.by_seed(stream, model, method) for method in methods]
@@ -188,7 +190,7 @@ def single_terms(study: Study) -> Iterator[Sequence[str]]:
 
 
 def passes(study: Study) -> Iterator[Sequence[str]]:
-    for stream in (MILD, SHORT_LABEL_SHIFT, MIXED, CONTINUAL, SINGLE):
+    for stream in (MILD, SHORT_LABEL_SHIFT, MIXED, CONTINUAL, SHORT_CONTINUAL, SINGLE):
         for model, title in MODELS.items():
             two = study.seeds_on_shared_corruptions(stream, model, study.judged)
             one = study.seeds_on_shared_corruptions(stream, model, study.single_pass)
@@ -205,7 +207,7 @@ def passes(study: Study) -> Iterator[Sequence[str]]:
 
 
 def seeds(study: Study) -> Iterator[Sequence[str]]:
-    for stream in (LABEL_SHIFT, CONTINUAL):
+    for stream in (LABEL_SHIFT, CONTINUAL, SHORT_CONTINUAL):
         for model, title in MODELS.items():
             found = [study.deviations(stream, model, method) for method in ("tent", "sar", study.judged)]
             cells = []
@@ -224,7 +226,7 @@ def calibration(study: Study) -> Iterator[Sequence[str]]:
 
 
 def one_class(study: Study) -> Iterator[Sequence[str]]:
-    for stream in (MILD, LABEL_SHIFT, SHORT_LABEL_SHIFT, MIXED, CONTINUAL, SINGLE):
+    for stream in (MILD, LABEL_SHIFT, SHORT_LABEL_SHIFT, MIXED, CONTINUAL, SHORT_CONTINUAL, SINGLE):
         for model, title in MODELS.items():
             cells = {method: study.select(stream, model, method) for method in ("none", "tent", "sar", study.judged)}
             ours = cells[study.judged]
