@@ -106,7 +106,7 @@ def attention(arguments: argparse.Namespace) -> None:
     show("attention, torch", native, native, [made], slope, arguments)
     if arguments.device != "cuda":
         return
-    from wildtta.network import attention_kernels
+    from wildtta.kernels import attention_kernels
 
     plan = attention_kernels.plan_for(width, made.device)._replace(rounded=not arguments.cut)
     ours = of_joined(lambda q, k, v: attention_kernels.attention(q, k, v, None, plan), heads)
@@ -117,8 +117,8 @@ def attention(arguments: argparse.Namespace) -> None:
 
 def sweep(made: Tensor, slope: Tensor, arguments: argparse.Namespace) -> None:
     """Each of the three kernels with other blocks, the other two as usual."""
-    from wildtta.network import attention_kernels
-    from wildtta.network.attention_kernels import Blocks
+    from wildtta.kernels import attention_kernels
+    from wildtta.kernels.attention_kernels import Blocks
 
     usual = attention_kernels.plan_for(arguments.width, made.device)
     for name, rounded in itertools.product(("forward", "queries", "keys"), (True, False)):
@@ -155,7 +155,7 @@ def layer_norm(arguments: argparse.Namespace) -> None:
         slope = torch.randn(rows, width, device=device).to(dtype)
         show(f"LayerNorm, torch, to {kind}", lambda *given, to=dtype: native(*given).to(to), native, inputs, slope, arguments)
         if device == "cuda":
-            from wildtta.network import layer_norm_kernels
+            from wildtta.kernels import layer_norm_kernels
 
             def ours(x: Tensor, gamma: Tensor, beta: Tensor, to: torch.dtype = dtype) -> Tensor:
                 return layer_norm_kernels.layer_norm(x, gamma, beta, 1e-6, to)

@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 import speed
-from wildtta.precision import Precision
+from wildtta.step.precision import Precision
 
 KINDS: dict[str, tuple[str, ...]] = {
     "layout": ("nchwtonhwc", "nhwctonchw", "transpose"),

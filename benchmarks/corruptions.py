@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wildtta.data.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, corrupt
+from wildtta.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, corrupt
 
 OFFICIAL_FASTEST = 1400.0
 OFFICIAL_RATES = {

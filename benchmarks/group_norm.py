@@ -79,7 +79,7 @@ def native(x: Tensor, gamma: Tensor, beta: Tensor, relu: bool) -> Tensor:
 
 
 def fused(x: Tensor, gamma: Tensor, beta: Tensor, relu: bool) -> Tensor:
-    from wildtta.network.group_norm import group_norm
+    from wildtta.kernels.group_norm import group_norm
 
     return group_norm(x, GROUPS, gamma, beta, 1e-5, relu=relu, dtype=x.dtype)
 

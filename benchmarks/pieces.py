@@ -16,9 +16,9 @@ from torch import Tensor
 import plain
 import wildtta
 from wildtta.methods.gradient import GradientMethod, Lesson, Terms
-from wildtta.outcome import Output
-from wildtta.parts import bank
-from wildtta.parts.objectives import inequity_of_logits
+from wildtta.methods.sar2 import bank
+from wildtta.methods.sar2.redundancy import inequity_of_logits
+from wildtta.step.report import Output
 
 Work = Callable[[], object]
 WARM_UP_RUNS = 3

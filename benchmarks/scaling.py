@@ -44,7 +44,7 @@ import speed
 import wildtta
 from growth import Point, growth_table, growths, points_table
 from pieces import BankPieces, Work, repeatable
-from wildtta.parts.objectives import entropy
+from wildtta.methods.losses import entropy
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from torch import nn
 import speed
 import wildtta
 from pieces import BankPieces, repeatable
-from wildtta.precision import step_precision
+from wildtta.step.precision import step_precision
 
 REPLAYS = 20
 """The piece alone is short: so many in a row are timed together."""

@@ -33,8 +33,8 @@ from torch import Tensor, nn
 
 import plain
 import wildtta
-from wildtta.parts import bank
-from wildtta.precision import Precision, pass_precision, step_precision
+from wildtta.methods.sar2 import bank
+from wildtta.step.precision import Precision, pass_precision, step_precision
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ import numpy as np
 from wildtta.bench import Cell, launch
 from wildtta.cli.demo import FOG_SEVERITY, METHODS, NOISE_SEVERITY, demo_cells
 from wildtta.data import corrupt
-from wildtta.data.glyphs import Glyphs
+from wildtta.glyphs import Glyphs
 
 matplotlib.use("svg")
 from matplotlib import pyplot as plt

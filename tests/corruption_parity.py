@@ -29,8 +29,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from wildtta.data.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, corrupt
-from wildtta.data.corruptions.frost_textures import find_folder
+from wildtta.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, corrupt
+from wildtta.corruptions.frost_textures import find_folder
 
 NEEDED_SHARE = 0.999
 ELASTIC_BORDER = 8

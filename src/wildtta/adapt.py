@@ -11,8 +11,8 @@ from wildtta.adapter import Adapter, refuse_half_precision
 from wildtta.methods.base import Method
 from wildtta.methods.registry import get_method
 from wildtta.network import choose_parameters, inspect_network
-from wildtta.network.selection import ParameterChoice
-from wildtta.precision import PRECISIONS, Precision
+from wildtta.network.parameters import ParameterChoice
+from wildtta.step.precision import PRECISIONS, Precision
 
 
 def adapt(

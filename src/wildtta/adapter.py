@@ -11,19 +11,19 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from wildtta.capture import GraphRunner
-from wildtta.compiling import CompiledNetwork
-from wildtta.engine import Engine
 from wildtta.methods.base import Method
 from wildtta.methods.gradient import GradientMethod
+from wildtta.methods.losses import entropy
 from wildtta.network import Network
 from wildtta.network.norms import BatchStatistics
 from wildtta.network.output import logits_of, with_logits, without_graph
-from wildtta.outcome import Answer, StepReport
-from wildtta.parts.learnables import Learnables
-from wildtta.parts.objectives import entropy
-from wildtta.precision import Precision, fastest_precision, step_precision
-from wildtta.state_file import fingerprint, read_state, write_state
+from wildtta.step.compiling import CompiledNetwork
+from wildtta.step.engine import Engine
+from wildtta.step.graphs import GraphRunner
+from wildtta.step.learnables import Learnables
+from wildtta.step.precision import Precision, fastest_precision, step_precision
+from wildtta.step.report import Answer, StepReport
+from wildtta.step.state_file import fingerprint, read_state, write_state
 
 
 class Cost:

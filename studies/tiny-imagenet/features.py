@@ -24,7 +24,7 @@ from wildtta.bench.models import build_model
 from wildtta.bench.streaming import split_positions, stream_of
 from wildtta.cli.demo import demo_cells
 from wildtta.data import corrupt, folder, input_protocol
-from wildtta.parts.objectives import READINGS, Reading, inequity, redundancy
+from wildtta.methods.sar2.redundancy import READINGS, Reading, inequity, redundancy
 
 sys.path.insert(0, str(Path(__file__).parent))
 import networks

@@ -86,7 +86,7 @@ def _maker(model: str) -> Maker:
 
 
 def _glyphs(name: str) -> Maker:
-    from wildtta.data import glyphs
+    from wildtta import glyphs
 
     if name not in glyphs.NETWORKS:
         raise BenchError(f"unknown model 'glyphs:{name}'; there are {', '.join(glyphs.NETWORKS)}")

@@ -19,7 +19,7 @@ from torch import Tensor
 from wildtta.bench.cell import Cell
 from wildtta.bench.datasets import Images
 from wildtta.data import ImageSet, open_data
-from wildtta.data.glyphs import Glyphs
+from wildtta.glyphs import Glyphs
 from wildtta.methods.registry import config_classes
 from wildtta.streams import Domain, Stream, balanced_subset
 

@@ -106,7 +106,7 @@ def parse_severities(text: str) -> tuple[int, ...]:
 
 def parse_corruptions(names: list[str]) -> tuple[str, ...]:
     """The corruptions asked for: none named means the 15, ``all`` means these and the 4 extra ones."""
-    from wildtta.data.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
+    from wildtta.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
 
     known = CORRUPTIONS + EXTRA_CORRUPTIONS
     if "all" in names:

@@ -31,8 +31,8 @@ def train_glyphs(
     corrupted_images: Annotated[int, typer.Option(min=0, help="Test images per corruption; 0: none.")] = 2_000,
 ) -> None:
     """Train the embedded glyph networks (GroupNorm ResNet, LayerNorm ViT) from scratch on rendered glyphs."""
-    from wildtta.data.glyphs import NETWORKS, glyph_atlas, load_atlas, save_atlas
-    from wildtta.data.glyphs.training import TrainingPlan, train_networks
+    from wildtta.glyphs import NETWORKS, glyph_atlas, load_atlas, save_atlas
+    from wildtta.glyphs.training import TrainingPlan, train_networks
 
     try:
         masks = load_atlas(atlas) if atlas else glyph_atlas()

@@ -1,9 +1,9 @@
 """Images and labels: readers, preprocessing protocols, corruptions, loading, and the embedded glyphs."""
 
+from wildtta.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, corrupt
 from wildtta.data.catalogue import DATA_NAMES, open_data, open_domains
 from wildtta.data.class_subset import restrict_classes
 from wildtta.data.corrupted import Corrupted
-from wildtta.data.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, corrupt
 from wildtta.data.encoded import EncodedImages
 from wildtta.data.errors import BrokenImage, DataError
 from wildtta.data.folder import folder

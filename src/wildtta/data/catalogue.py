@@ -23,7 +23,7 @@ DATA_NAMES: tuple[str, ...] = ("glyphs", "imagenet-c", *VARIANTS, "folder", "sha
 def open_data(name: str, root: str | os.PathLike[str] | None = None, *, count: int = 4000, seed: int = 0) -> ImageSet:
     """The clean data set of this name. `root` is where it lies; "glyphs" needs none: `count` are rendered by `seed`."""
     if name == "glyphs":
-        from wildtta.data.glyphs import Glyphs
+        from wildtta.glyphs import Glyphs
 
         return Glyphs(count, seed=seed)
     if name not in DATA_NAMES or name == "imagenet-c":

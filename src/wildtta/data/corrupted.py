@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from wildtta.data.corruptions import corrupt
+from wildtta.corruptions import corrupt
 from wildtta.data.image_set import ImageSet
 
 

@@ -26,9 +26,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from wildtta.corruptions import CORRUPTIONS, corrupt
+from wildtta.corruptions.frost_textures import find_folder
 from wildtta.data.corruption_source import CorruptionSource, list_images
-from wildtta.data.corruptions import CORRUPTIONS, corrupt
-from wildtta.data.corruptions.frost_textures import find_folder
 from wildtta.data.errors import BrokenImage, DataError
 
 SETTINGS_FILE = "corruption-settings.json"

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wildtta.engine import Engine
-from wildtta.outcome import Answer, Output, StepReport
+from wildtta.step.engine import Engine
+from wildtta.step.report import Answer, Output, StepReport
 
 
 def answer_with(

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from torch import Tensor
 
-from wildtta.network.selection import ParameterChoice, Scope
+from wildtta.network.parameters import ParameterChoice, Scope
 
 if TYPE_CHECKING:
-    from wildtta.engine import Engine
     from wildtta.network import Network
-    from wildtta.outcome import Answer
+    from wildtta.step.engine import Engine
+    from wildtta.step.report import Answer
 
 BatchStatistics = Literal["source", "batch"]
 
@@ -83,7 +83,7 @@ class Method:
 
     def predict(self, engine: Engine, images: Tensor) -> Answer:
         """Answer one validated batch and learn nothing (a paused adapter, or a batch that cannot teach)."""
-        from wildtta.outcome import Answer, StepReport
+        from wildtta.step.report import Answer, StepReport
 
         output = engine.forward(images, grad=False)
         return Answer(output, StepReport.of_prediction(output, engine))

@@ -12,12 +12,12 @@ from wildtta.methods.answering import answer_with
 from wildtta.methods.base import BatchStatistics, Method
 from wildtta.methods.gradient import help_text
 from wildtta.methods.registry import register
-from wildtta.network.selection import Scope
+from wildtta.network.parameters import Scope
 from wildtta.network.statistics import Moments, norm_statistics, unbiased
-from wildtta.outcome import Answer, Output, StepReport
+from wildtta.step.report import Answer, Output, StepReport
 
 if TYPE_CHECKING:
-    from wildtta.engine import Engine
+    from wildtta.step.engine import Engine
 
 
 @register

@@ -14,16 +14,16 @@ from wildtta.methods.answering import answer_with
 from wildtta.methods.base import Method
 from wildtta.methods.gradient import help_text
 from wildtta.methods.registry import register
-from wildtta.network.selection import Scope
-from wildtta.outcome import Answer, Output, StepReport
+from wildtta.network.parameters import Scope
 from wildtta.parts.jitter import jitter
-from wildtta.parts.optimizers import FlatOptimizer, OptimizerKind
 from wildtta.parts.pixels import Level, pixel_scale
-from wildtta.parts.randomness import next_generator, no_draws_yet
-from wildtta.precision import losses_in_full_precision
+from wildtta.randomness import next_generator, no_draws_yet
+from wildtta.step.optimizers import FlatOptimizer, OptimizerKind
+from wildtta.step.precision import losses_in_full_precision
+from wildtta.step.report import Answer, Output, StepReport
 
 if TYPE_CHECKING:
-    from wildtta.engine import Engine
+    from wildtta.step.engine import Engine
 
 
 def consistency(student: Tensor, teacher: Tensor, *, symmetric: bool) -> Tensor:

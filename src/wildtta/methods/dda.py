@@ -15,15 +15,15 @@ from wildtta.methods.answering import answer_with
 from wildtta.methods.base import BatchStatistics, Method
 from wildtta.methods.gradient import help_text
 from wildtta.methods.registry import register
+from wildtta.network.parameters import Scope
 from wildtta.network.probe import probe
-from wildtta.network.selection import Scope
-from wildtta.outcome import Answer, Output, StepReport
 from wildtta.parts.diffusion import DiffusionModel, diffusers_library, fitted, guided_images, load_diffusion
 from wildtta.parts.pixels import Level, pixel_scale
-from wildtta.parts.randomness import COUNTER, next_generator, no_draws_yet
+from wildtta.randomness import COUNTER, next_generator, no_draws_yet
+from wildtta.step.report import Answer, Output, StepReport
 
 if TYPE_CHECKING:
-    from wildtta.engine import Engine
+    from wildtta.step.engine import Engine
 
 
 @register

@@ -12,13 +12,13 @@ from torch import Tensor
 from wildtta.methods.gradient import GradientMethod, Lesson, help_text
 from wildtta.methods.registry import register
 from wildtta.methods.sar import SAR
-from wildtta.network.selection import Scope
-from wildtta.outcome import Output
+from wildtta.network.parameters import Scope
 from wildtta.parts.destruction import Destroyer, Destruction, destroyer
-from wildtta.parts.randomness import next_generator, no_draws_yet
+from wildtta.randomness import next_generator, no_draws_yet
+from wildtta.step.report import Output
 
 if TYPE_CHECKING:
-    from wildtta.engine import Engine
+    from wildtta.step.engine import Engine
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,15 +11,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from wildtta.methods.gradient import GradientMethod, Lesson, Terms, help_text
+from wildtta.methods.losses import masked_mean
 from wildtta.methods.registry import register
 from wildtta.methods.tent import TENT_LEARNING_RATES
-from wildtta.outcome import Answer, Output
 from wildtta.parts.fisher import fisher_diagonal
-from wildtta.parts.objectives import masked_mean
 from wildtta.parts.source_images import SourceImages
+from wildtta.step.report import Answer, Output
 
 if TYPE_CHECKING:
-    from wildtta.engine import Engine
+    from wildtta.step.engine import Engine
 
 
 @register

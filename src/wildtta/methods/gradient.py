@@ -1,7 +1,7 @@
 """The family that learns by gradients: every switch of the paper's ablations, and the hooks that a member overrides.
 
 Tent, InfoMax, SAR and SAR² are settings of this one class; EATA, DeYO, ReCAP, ROID and others override a hook or two. The loop
-itself is :func:`wildtta.online.online_step`.
+itself is :func:`wildtta.step.loop.online_step`.
 """
 
 from __future__ import annotations
@@ -14,22 +14,15 @@ import torch
 from torch import Tensor
 
 from wildtta.methods.base import Method
-from wildtta.outcome import Answer, Output
-from wildtta.parts import bank as centroid_bank
+from wildtta.methods.losses import diversity, masked_mean, smoothed_entropy
+from wildtta.methods.sar2 import bank as centroid_bank
+from wildtta.methods.sar2.redundancy import READINGS, Reading, inequity_of_logits, redundancy
 from wildtta.parts.class_limit import followed_shares, limited_weights
-from wildtta.parts.objectives import (
-    READINGS,
-    Reading,
-    diversity,
-    inequity_of_logits,
-    masked_mean,
-    redundancy,
-    smoothed_entropy,
-)
 from wildtta.parts.opinions import opinion_entropy
+from wildtta.step.report import Answer, Output
 
 if TYPE_CHECKING:
-    from wildtta.engine import Engine
+    from wildtta.step.engine import Engine
 
 # SAR²'s learning rates: warm-start steps use them before any method.
 SAR2_LEARNING_RATES = {"convolutional": (1e-3 / 16, 1e-3), "transformer": (5e-3 / 16, 5e-3)}
@@ -251,7 +244,7 @@ class GradientMethod(Method):
         return min((bound for bound in (self.clip_norm, relative) if bound is not None), default=None)
 
     def step(self, engine: Engine, images: Tensor) -> Answer:
-        from wildtta.online import online_step
+        from wildtta.step.loop import online_step
 
         return online_step(self, engine, images)
 

@@ -15,17 +15,17 @@ from wildtta.methods.base import BatchStatistics, Method
 from wildtta.methods.gradient import help_text
 from wildtta.methods.registry import register
 from wildtta.network.output import with_logits
-from wildtta.network.selection import Scope
+from wildtta.network.parameters import Scope
 from wildtta.network.statistics import Moments, norm_statistics, unbiased
-from wildtta.outcome import Answer, Output, StepReport
 from wildtta.parts.augmix import augmix
-from wildtta.parts.optimizers import FlatOptimizer
 from wildtta.parts.pixels import Level, pixel_scale
-from wildtta.parts.randomness import next_generator, no_draws_yet
-from wildtta.precision import losses_in_full_precision
+from wildtta.randomness import next_generator, no_draws_yet
+from wildtta.step.optimizers import FlatOptimizer
+from wildtta.step.precision import losses_in_full_precision
+from wildtta.step.report import Answer, Output, StepReport
 
 if TYPE_CHECKING:
-    from wildtta.engine import Engine
+    from wildtta.step.engine import Engine
 
 
 def marginal_entropy(logits: Tensor) -> Tensor:

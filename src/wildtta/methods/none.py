@@ -9,11 +9,11 @@ from torch import Tensor
 
 from wildtta.methods.base import BatchStatistics, Method
 from wildtta.methods.registry import register
-from wildtta.network.selection import Scope
-from wildtta.outcome import Answer
+from wildtta.network.parameters import Scope
+from wildtta.step.report import Answer
 
 if TYPE_CHECKING:
-    from wildtta.engine import Engine
+    from wildtta.step.engine import Engine
 
 
 @register

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
-from wildtta.engine import COUNTERS
 from wildtta.methods.eata import ETA
 from wildtta.methods.gradient import help_text
 from wildtta.methods.registry import register
-from wildtta.outcome import Answer
+from wildtta.step.engine import COUNTERS
+from wildtta.step.report import Answer
 
 if TYPE_CHECKING:
-    from wildtta.engine import Engine
+    from wildtta.step.engine import Engine
 
 
 @register

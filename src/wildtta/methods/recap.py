@@ -13,13 +13,13 @@ from wildtta.methods.deyo import ShapeSensitive
 from wildtta.methods.gradient import Lesson, Terms, help_text
 from wildtta.methods.registry import register
 from wildtta.methods.sar import SAR
-from wildtta.network.selection import Scope
-from wildtta.outcome import Answer, Output
+from wildtta.network.parameters import Scope
 from wildtta.parts.regions import Moments, Region, feature_moments
 from wildtta.parts.source_images import SourceImages
+from wildtta.step.report import Answer, Output
 
 if TYPE_CHECKING:
-    from wildtta.engine import Engine
+    from wildtta.step.engine import Engine
 
 # Of the paper, by family: τ_RE and L₀ in units of ln C, and the largest weight.
 _THRESHOLDS = {"convolutional": 0.8, "transformer": 1.0}

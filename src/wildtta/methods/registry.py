@@ -29,8 +29,8 @@ def register(cls: M) -> M:
 @cache
 def _discover() -> None:
     package = importlib.import_module("wildtta.methods")
-    for module in sorted(pkgutil.iter_modules(package.__path__), key=lambda item: item.name):
-        importlib.import_module(f"wildtta.methods.{module.name}")
+    for module in sorted(pkgutil.walk_packages(package.__path__, "wildtta.methods."), key=lambda item: item.name):
+        importlib.import_module(module.name)
 
 
 def config_classes() -> dict[str, type[Method]]:

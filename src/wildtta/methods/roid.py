@@ -11,17 +11,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from wildtta.methods.gradient import GradientMethod, Lesson, Terms, help_text
+from wildtta.methods.losses import masked_mean
 from wildtta.methods.registry import register
 from wildtta.methods.tent import TENT_LEARNING_RATES
-from wildtta.outcome import Answer, Output
 from wildtta.parts.jitter import jitter
 from wildtta.parts.likelihood import smoothed_prior, soft_likelihood_ratio, stretched, symmetric_cross_entropy
-from wildtta.parts.objectives import masked_mean
 from wildtta.parts.pixels import Level, pixel_scale
-from wildtta.parts.randomness import next_generator, no_draws_yet
+from wildtta.randomness import next_generator, no_draws_yet
+from wildtta.step.report import Answer, Output
 
 if TYPE_CHECKING:
-    from wildtta.engine import Engine
+    from wildtta.step.engine import Engine
 
 
 @register

@@ -15,16 +15,16 @@ from wildtta.methods.base import BatchStatistics, Method
 from wildtta.methods.gradient import help_text
 from wildtta.methods.registry import register
 from wildtta.network.statistics import Moments, norm_statistics
-from wildtta.outcome import Answer, Output, StepReport
 from wildtta.parts.balanced_memory import BalancedMemory, timeliness_weights
 from wildtta.parts.jitter import jitter
-from wildtta.parts.optimizers import FlatOptimizer
 from wildtta.parts.pixels import Level, pixel_scale
-from wildtta.parts.randomness import next_generator, no_draws_yet
-from wildtta.precision import losses_in_full_precision
+from wildtta.randomness import next_generator, no_draws_yet
+from wildtta.step.optimizers import FlatOptimizer
+from wildtta.step.precision import losses_in_full_precision
+from wildtta.step.report import Answer, Output, StepReport
 
 if TYPE_CHECKING:
-    from wildtta.engine import Engine
+    from wildtta.step.engine import Engine
 
 _OPTIMIZER = FlatOptimizer("adam")
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from wildtta.methods.gradient import GradientMethod, help_text
 from wildtta.methods.registry import register
-from wildtta.network.selection import Scope
+from wildtta.network.parameters import Scope
 
 
 @register

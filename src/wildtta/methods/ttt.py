@@ -17,17 +17,17 @@ from wildtta.methods.base import BatchStatistics, Method
 from wildtta.methods.gradient import help_text
 from wildtta.methods.registry import register
 from wildtta.network import Network
-from wildtta.network.selection import ParameterChoice, Scope
+from wildtta.network.parameters import ParameterChoice, Scope
 from wildtta.network.stages import middle_stage, parameters_up_to
 from wildtta.network.statistics import Moments, norm_statistics, unbiased
-from wildtta.outcome import Answer, Output, StepReport
 from wildtta.parts.functional import FunctionalModule
-from wildtta.parts.randomness import COUNTER, next_generator, no_draws_yet
 from wildtta.parts.rotation import TURNS, load_branch, rotate, rotation_branch, training_views
-from wildtta.precision import losses_in_full_precision
+from wildtta.randomness import COUNTER, next_generator, no_draws_yet
+from wildtta.step.precision import losses_in_full_precision
+from wildtta.step.report import Answer, Output, StepReport
 
 if TYPE_CHECKING:
-    from wildtta.engine import Engine
+    from wildtta.step.engine import Engine
 
 Branch = str | Path | nn.Module | Callable[[nn.Module], nn.Module]
 

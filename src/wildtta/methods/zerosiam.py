@@ -11,13 +11,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from wildtta.methods.gradient import GradientMethod, Lesson, Terms, help_text
+from wildtta.methods.losses import entropy, masked_mean
 from wildtta.methods.registry import register
-from wildtta.outcome import Output
-from wildtta.parts.objectives import entropy, masked_mean
-from wildtta.parts.optimizers import momentum_update
+from wildtta.step.optimizers import momentum_update
+from wildtta.step.report import Output
 
 if TYPE_CHECKING:
-    from wildtta.engine import Engine
+    from wildtta.step.engine import Engine
 
 # The predictor's learning rate as a multiple of the norms', by family: the authors' for ResNet-50-GN and ViT-Base.
 _PREDICTOR_RATES = {"convolutional": 10.0, "transformer": 1.0}

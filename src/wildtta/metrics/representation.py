@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from wildtta.parts.objectives import (
+from wildtta.methods.sar2.redundancy import (
     inequity,
     inequity_of_logits,
     normalise_rows,

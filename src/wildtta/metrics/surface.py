@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from wildtta.parts.objectives import entropy
+from wildtta.methods.losses import entropy
 
 Forward = Callable[[Tensor], Tensor]
 

@@ -2,6 +2,6 @@
 
 from wildtta.network.inspection import Network, inspect_network
 from wildtta.network.norms import is_batch_norm, is_norm
-from wildtta.network.selection import choose_parameters
+from wildtta.network.parameters import choose_parameters
 
 __all__ = ["Network", "choose_parameters", "inspect_network", "is_batch_norm", "is_norm"]

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from wildtta.network.norms import is_batch_norm
 
 if TYPE_CHECKING:
-    from wildtta.engine import Engine
+    from wildtta.step.engine import Engine
 
 Moments = tuple[Tensor, Tensor]
 """Mean and variance per channel."""

@@ -123,7 +123,7 @@ def _figure_a(setting: Setting) -> list[Spot]:
 def _draw_a(view: View) -> list[Chart]:
     """One embedded image under each corruption: drawn anew, since a journal holds numbers and no pictures."""
     from wildtta.data import corrupt
-    from wildtta.data.glyphs import Glyphs
+    from wildtta.glyphs import Glyphs
 
     names = [name for name in CORRUPTIONS if view.has(GN, "NoAdapt", name)]
     if not names:

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from wildtta.bench import Cell
-from wildtta.data.corruptions import constants
+from wildtta.corruptions import constants
 
 Where = Literal["glyphs", "imagenet-c", "folder"]
 WHERE: tuple[Where, ...] = ("glyphs", "imagenet-c", "folder")

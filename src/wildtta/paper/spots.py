@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from wildtta.bench import Cell
-from wildtta.methods.sar2 import SAR2, SAR2Paper
+from wildtta.methods.sar2.method import SAR2, SAR2Paper
 from wildtta.paper.experiment import ACCURACY, AVERAGE, Spot
 from wildtta.paper.printed import PrintedTable
 from wildtta.paper.settings import BN, CONVNEXT, CORRUPTIONS, GN, VIT, Setting

@@ -9,11 +9,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from wildtta.parts.source_images import SourceImages, batches_in, in_batches
-from wildtta.precision import losses_in_full_precision
 from wildtta.progress import shown
+from wildtta.step.precision import losses_in_full_precision
 
 if TYPE_CHECKING:
-    from wildtta.engine import Engine
+    from wildtta.step.engine import Engine
 
 
 def fisher_diagonal(engine: Engine, source: SourceImages, batch_size: int) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from wildtta.parts.objectives import entropy
+from wildtta.methods.losses import entropy
 
 
 def keep_length(logits: Tensor) -> Tensor:

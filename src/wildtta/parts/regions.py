@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from wildtta.parts.bank import accumulation_dtype
+from wildtta.methods.sar2.bank import accumulation_dtype
 from wildtta.parts.source_images import SourceImages, batches_in, in_batches
 from wildtta.progress import shown
 
 if TYPE_CHECKING:
-    from wildtta.engine import Engine
+    from wildtta.step.engine import Engine
 
 # Constants of the authors' code.
 _SCALE = 0.1

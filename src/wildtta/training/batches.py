@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from wildtta.data import ImageSet, InputProtocol, open_data
-from wildtta.data.glyphs import Glyphs, load_atlas
+from wildtta.glyphs import Glyphs, load_atlas
 
 
 def source_images(

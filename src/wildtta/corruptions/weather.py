@@ -1,0 +1,114 @@
+"""Weather: snow, frost and fog."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from wildtta.corruptions import filters
+from wildtta.corruptions.constants import Level
+from wildtta.corruptions.draws import Draws
+from wildtta.corruptions.frost_textures import Texture
+
+LUMA = (0.299, 0.587, 0.114)
+"""Weights of red, green and blue in the grey value (ITU-R BT.601)."""
+
+
+def snow(images: Tensor, level: Level, draws: Draws) -> Tensor:
+    """Whitened image under streaks of thresholded noise, falling twice (the second layer turned by 180 degrees).
+
+    level: (mean, deviation, zoom, threshold) of the flakes, (radius, sigma) of their motion, weight of the unwhitened image.
+    """
+    mean, deviation, zoom, threshold, radius, sigma, blend = level
+    height, width = images.shape[2:]
+    flakes = draws.normal((height, width)).mul_(deviation).add_(mean).unsqueeze(1)
+    layer = filters.clipped_zoom(flakes, zoom)
+    layer = torch.where(layer < threshold, 0.0, layer).clamp_(0.0, 1.0).mul_(255.0).floor_()
+    degrees = draws.uniform(()).mul_(90.0).sub_(135.0)
+    layer = filters.motion_blur(layer, int(radius), sigma, degrees).div_(255.0)
+
+    clean = images.to(torch.float32).div_(255.0)
+    whitened = torch.maximum(clean, _grey(clean).mul_(1.5).add_(0.5))
+    base = clean.mul_(blend).add_(whitened.mul_(1.0 - blend))
+    return (base + layer + layer.flip((2, 3))).clamp_(0.0, 1.0).mul_(255.0)
+
+
+def _grey(clean: Tensor) -> Tensor:
+    """Grey value of float32 RGB, summed green, red, blue with fused multiply-adds (float64 steps rounded to float32).
+
+    On grey pictures the blended values often sit on a grey level, where the last bit decides the truncation.
+    """
+    weights = torch.tensor(LUMA, dtype=torch.float32).double().tolist()
+    total = clean[:, 1:2].double().mul_(weights[1]).float()
+    for channel in (0, 2):
+        total = clean[:, channel : channel + 1].double().mul_(weights[channel]).add_(total).float()
+    return total
+
+
+def frost(images: Tensor, level: Level, draws: Draws, textures: list[Texture]) -> Tensor:
+    """Weighted sum with a random cut of one of the frost textures.
+
+    level: (weight of the image, weight of the frost, scale at which the textures were loaded); ``textures`` are the five
+    that the official scripts choose from, each at least as large as the images.
+    """
+    image_weight, frost_weight = level[:2]
+    count, _, height, width = images.shape
+    chosen = [textures[choice] for choice in draws.integers_below([len(textures)] * count)]
+    tops = draws.integers_below([max(texture.shape[1] - height, 1) for texture in chosen])
+    lefts = draws.integers_below([max(texture.shape[2] - width, 1) for texture in chosen])
+    cuts = torch.stack(
+        [
+            texture.on(images.device)[:, top : top + height, left : left + width]
+            for texture, top, left in zip(chosen, tops, lefts, strict=True)
+        ]
+    )
+    mixed = images.to(torch.float64).mul_(image_weight).add_(cuts.to(torch.float64).mul_(frost_weight))
+    return mixed.clamp_(0.0, 255.0)
+
+
+def fog(images: Tensor, level: Level, draws: Draws) -> Tensor:
+    """Plasma-fractal haze, rescaled to the clean image's maximum; level: (strength, decay of the plasma's detail)."""
+    strength, decay = level
+    height, width = images.shape[2:]
+    side = 1 << (max(height, width) - 1).bit_length()
+    haze = plasma_fractal(draws, side, decay)[:, None, :height, :width]
+    clean = images.to(torch.float64).div_(255.0)
+    brightest = clean.amax(dim=(1, 2, 3), keepdim=True)
+    hazy = clean.add_(haze * strength)
+    return hazy.mul_(brightest).div_(brightest + strength).clamp_(0.0, 1.0).mul_(255.0)
+
+
+def plasma_fractal(draws: Draws, side: int, decay: float) -> Tensor:
+    """Periodic diamond-square height maps scaled to [0, 1], float64 ``[N, side, side]``; ``side`` is a power of two.
+
+    The noise of a level with amplitude ``a`` is ``a * U(-a, a)``: the amplitude enters squared and falls by ``decay``
+    squared per level.
+    """
+    amplitude = 100.0
+    corners: Tensor | None = None
+    step = side
+    while step >= 2:
+        cells = side // step
+
+        def disturbed(total: Tensor, amplitude: float = amplitude, cells: int = cells) -> Tensor:
+            noise = draws.uniform((cells, cells)).mul_(2.0 * amplitude).sub_(amplitude)
+            return (total / 4.0).add_(noise.mul_(amplitude))
+
+        if corners is None:
+            first = draws.uniform((1, 1)).mul_(2.0 * amplitude).sub_(amplitude).mul_(amplitude)
+            corners = torch.zeros_like(first)
+            centres = first
+        else:
+            vertical = corners + corners.roll(-1, 1)
+            centres = disturbed(vertical + vertical.roll(-1, 2))
+        # Diamonds: the middle of a cell's upper edge first, then the middle of its left edge.
+        upper = disturbed((centres + centres.roll(1, 1)) + (corners + corners.roll(-1, 2)))
+        left = disturbed((centres + centres.roll(1, 2)) + (corners + corners.roll(-1, 1)))
+        even_rows = torch.stack((corners, upper), dim=3).reshape(-1, cells, 2 * cells)
+        odd_rows = torch.stack((left, centres), dim=3).reshape(-1, cells, 2 * cells)
+        corners = torch.stack((even_rows, odd_rows), dim=2).reshape(-1, 2 * cells, 2 * cells)
+        step //= 2
+        amplitude /= decay
+    assert corners is not None
+    corners = corners - corners.amin(dim=(1, 2), keepdim=True)
+    return corners / corners.amax(dim=(1, 2), keepdim=True)

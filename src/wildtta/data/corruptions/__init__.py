@@ -1,6 +1,0 @@
-"""The corruptions of ImageNet-C on batches of uint8 tensors, on the CPU or a GPU."""
-
-from wildtta.data.corruptions.apply import corrupt
-from wildtta.data.corruptions.constants import CORRUPTIONS, EXTRA_CORRUPTIONS
-
-__all__ = ["CORRUPTIONS", "EXTRA_CORRUPTIONS", "corrupt"]

@@ -1,0 +1,1 @@
+"""Triton kernels for norm layers and attention, and when they run."""

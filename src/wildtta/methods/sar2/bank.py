@@ -1,0 +1,174 @@
+"""The class-centroid bank of SAR²: one row per predicted class, and the sums over its rows that R and I need.
+
+With C^t the live centroids of this batch's predicted classes and the stored rows of all others, R(C^t) and I(C^t) depend
+on the rows through N, Σz and Σzzᵀ alone. The bank keeps these sums over its stored rows; a batch of B samples
+replaces at most B rows, so that one evaluation costs O(B·D²) and not O(C·D²). The sums are in float64: features whose mean is
+far above their deviation would lose their digits in float32. Every tensor has a fixed shape and nothing is read back
+to the host (for the same reason masks fill in place of ``torch.where`` with a number, which copies the number over).
+
+The state is a dict of tensors that the adapter declares, saves, resets and clears:
+
+- ``bank_rows`` [C+1, D]: stored centroids; the last row is a bin for samples that must not write;
+- ``bank_filled`` [C+1] bool; ``bank_count`` []: how many classes are stored;
+- ``bank_sum`` [D], ``bank_outer`` [D, D] (float64): Σz and Σzzᵀ over the stored rows after row normalisation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from wildtta.methods.sar2.column_redundancy import ColumnRedundancy
+from wildtta.methods.sar2.redundancy import Reading, normalise_rows, redundancy_from_moments
+
+State = dict[str, Tensor]
+RESUM_EVERY = 256
+
+
+def accumulation_dtype(device: torch.device) -> torch.dtype:
+    """float64, or float32 where the device has no float64 (Apple's)."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def empty_bank(classes: int, width: int, *, dtype: torch.dtype, device: torch.device) -> State:
+    """A bank without rows."""
+    wide = accumulation_dtype(device)
+    return {
+        "bank_rows": torch.zeros(classes + 1, width, dtype=dtype, device=device),
+        "bank_filled": torch.zeros(classes + 1, dtype=torch.bool, device=device),
+        "bank_count": torch.zeros((), dtype=torch.int64, device=device),
+        "bank_sum": torch.zeros(width, dtype=wide, device=device),
+        "bank_outer": torch.zeros(width, width, dtype=wide, device=device),
+    }
+
+
+@dataclass
+class Centroids:
+    """Live centroids of a batch. Row b belongs to sample b's class, so that shapes do not depend on the labels.
+
+    ``first`` marks one sample per class present (the first that may contribute): sums over rows run over these.
+    """
+
+    rows: Tensor
+    labels: Tensor
+    first: Tensor
+
+
+def live_centroids(features: Tensor, labels: Tensor, mask: Tensor | None, bin_label: int) -> Centroids:
+    """c_i = mean of the features of the samples predicted as class i, for the classes of this batch (with gradient).
+
+    Samples outside ``mask`` contribute nothing and are labelled ``bin_label``.
+    """
+    contributes = torch.ones_like(labels, dtype=torch.bool) if mask is None else mask
+    labels = labels.masked_fill(~contributes, bin_label)
+    features = features.masked_fill(~contributes[:, None], 0.0)
+    same = (labels[:, None] == labels[None, :]) & contributes[None, :] & contributes[:, None]
+    weights = same.to(features.dtype)
+    rows = weights @ features / weights.sum(1, keepdim=True).clamp(min=1)
+    earlier = same.tril(diagonal=-1).any(1)
+    return Centroids(rows=rows, labels=labels, first=contributes & ~earlier)
+
+
+@dataclass
+class Moments:
+    """What R and I need of C^t: the stored sums, the rows that leave and arrive (normalised), the plain Σz and N."""
+
+    count: Tensor
+    total: Tensor
+    outer: Tensor
+    arriving: Tensor
+    leaving: Tensor
+    plain_total: Tensor
+
+    def redundancy(self, reading: Reading, variance_floor: float) -> Tensor:
+        """R(C^t)."""
+        count = self.count.clamp(min=1)
+        if reading == "columns":
+            value: Tensor = ColumnRedundancy.apply(
+                self.arriving, self.leaving, self.outer, self.total, count, variance_floor
+            )
+            return value
+        first = self.total - self.leaving.sum(0) + self.arriving.sum(0)
+        second = self.outer - self.leaving.T @ self.leaving + self.arriving.T @ self.arriving
+        return redundancy_from_moments(count, first, second, reading=reading, variance_floor=variance_floor)
+
+    def mean(self) -> Tensor:
+        """μ of the rows of C^t, before any row normalisation: the inequity is the same in every reading."""
+        return self.plain_total / self.count.clamp(min=1)
+
+
+def moments(state: State, live: Centroids, reading: Reading) -> Moments:
+    """The sums over C^t: the stored ones, less the rows that live centroids stand in for, plus these."""
+    wide = state["bank_sum"].dtype
+    old_rows = state["bank_rows"][live.labels].to(wide)
+    known = state["bank_filled"][live.labels] & live.first
+    leaving = normalise_rows(old_rows, reading).masked_fill(~known[:, None], 0.0)
+    rows = live.rows.to(wide)
+    arriving = normalise_rows(rows, reading).masked_fill(~live.first[:, None], 0.0)
+    if reading == "columns":
+        plain = state["bank_sum"] - leaving.sum(0) + arriving.sum(0)
+    else:
+        stays = state["bank_filled"].clone()
+        stays.index_fill_(0, live.labels, False)
+        stored = state["bank_rows"].to(wide).masked_fill(~stays[:, None], 0.0).sum(0)
+        plain = stored + rows.masked_fill(~live.first[:, None], 0.0).sum(0)
+    return Moments(
+        count=rows_with(state, live),
+        total=state["bank_sum"],
+        outer=state["bank_outer"],
+        arriving=arriving,
+        leaving=leaving,
+        plain_total=plain,
+    )
+
+
+def rows_with(state: State, live: Centroids) -> Tensor:
+    """How many rows C^t has: the stored classes and those that are new in this batch."""
+    return state["bank_count"] + (live.first & ~state["bank_filled"][live.labels]).sum()
+
+
+def refresh(state: State, live: Centroids, *, rate: float, reading: Reading, allowed: Tensor) -> None:
+    """c̃_i ← (1−λ) c̃_i + λ c_i for the classes present; a class seen for the first time is inserted as it is.
+
+    Nothing changes where ``allowed`` (a boolean scalar on the device) does not hold.
+    """
+    wide = state["bank_sum"].dtype
+    bin_label = state["bank_rows"].shape[0] - 1
+    contributes = allowed & (live.labels != bin_label)
+    labels = live.labels.masked_fill(~contributes, bin_label)
+    writes = live.first & contributes
+    old_rows = state["bank_rows"][labels]
+    filled = state["bank_filled"][labels] & contributes
+    fresh = live.rows.detach().to(old_rows.dtype)
+    # old + λ(new − old) and not (1−λ)·old + λ·new: a row that repeats itself stays bit for bit what it is.
+    new_rows = torch.where(filled[:, None], old_rows.lerp(fresh, rate), fresh)
+    new_rows = new_rows.masked_fill(~contributes[:, None], 0.0)
+    known = filled & writes
+    leaving = normalise_rows(old_rows.to(wide), reading).masked_fill(~known[:, None], 0.0)
+    arriving = normalise_rows(new_rows.to(wide), reading).masked_fill(~writes[:, None], 0.0)
+    state["bank_outer"].addmm_(arriving.T, arriving).addmm_(leaving.T, leaving, alpha=-1)
+    state["bank_sum"].add_(arriving.sum(0) - leaving.sum(0))
+    state["bank_count"].add_((writes & ~known).sum())
+    # Samples of one class carry the same new row, so that their order does not matter.
+    state["bank_rows"][labels] = new_rows
+    state["bank_filled"].index_fill_(0, labels, True)
+    state["bank_filled"][bin_label].fill_(False)
+
+
+def clear(state: State, trigger: Tensor) -> None:
+    """Empty the bank where ``trigger`` (a boolean scalar on the device) holds."""
+    keep = ~trigger
+    state["bank_filled"].logical_and_(keep)
+    for name in ("bank_count", "bank_sum", "bank_outer"):
+        state[name].mul_(keep)
+
+
+def resum(state: State, reading: Reading) -> None:
+    """Σz and Σzzᵀ anew from the stored rows, so that rounding does not gather over an endless run."""
+    wide = state["bank_sum"].dtype
+    stored = state["bank_filled"][:-1, None]
+    rows = normalise_rows(state["bank_rows"][:-1].to(wide), reading).masked_fill(~stored, 0.0)
+    state["bank_sum"].copy_(rows.sum(0))
+    torch.mm(rows.T, rows, out=state["bank_outer"])

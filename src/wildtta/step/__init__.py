@@ -1,0 +1,1 @@
+"""One online step: the loop, passes, state, precision, CUDA graphs, and the report of a step."""

@@ -1,0 +1,215 @@
+"""The machinery that methods work with: passes through the network, what learns, the declared state."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from wildtta.kernels.faster_kernels import faster_kernels
+from wildtta.kernels.map_layout import MapLayout
+from wildtta.kernels.norm_fusion import NormFusion
+from wildtta.network import Network
+from wildtta.network.output import logits_of
+from wildtta.network.stages import run_to
+from wildtta.step.compiling import CompiledNetwork
+from wildtta.step.learnables import Learnables
+from wildtta.step.precision import Precision, pass_precision
+from wildtta.step.report import Output
+
+if TYPE_CHECKING:
+    from wildtta.methods.base import Method
+
+
+class Engine:
+    """A network in the hands of a method.
+
+    ``memory`` is the whole online state beside the parameters: a flat dict of tensors, declared once, changed in place.
+    """
+
+    def __init__(self, network: Network, learnables: Learnables | None, method: Method, precision: Precision) -> None:
+        self.network = network
+        self._learnables = learnables
+        self.method = method
+        self.precision = precision
+        self.batch_statistics = network.has_batch_norm and method.batch_statistics == "batch"
+        self.given_batch_size: int | None = None
+        self.batch_size: int | None = None
+        self.share: float | None = None
+        """Share of samples that taught lately: decides whether the first pass keeps its graph."""
+        self.fixed_shapes = False
+        """Whether a step must run without looking at the data (while a CUDA graph is recorded)."""
+        self.fastest = False
+        """Whether speed was asked for above all (``precision="auto"``): libraries may then time their kernels."""
+        self.host_steps = 0
+        """Updates so far."""
+        self.known_bank_rows = 0
+        """Rows of the bank as the host last saw them (it looks until the bank is warm)."""
+        self.bank_before: dict[str, Tensor] = {}
+        """The bank before a refresh that a step sees ahead of time (``bank_refresh="before"``)."""
+        self.compiled: CompiledNetwork | None = None
+        self.faster_kernels = True
+        """Whether attention and LayerNorm on CUDA may run as our own kernels."""
+        self.fused_norms: bool | None = None
+        """Whether GroupNorms on CUDA run as one kernel, with their ReLU: None where it pays, True always, False never."""
+        self._norm_fusion = NormFusion(network.module)
+        self._layout = MapLayout(network.module)
+        self.image_shape: tuple[int, ...] | None = None
+        """Shape of one image, once a batch has shown it: for state that holds images."""
+        self.companions: dict[str, Any] = {}
+        """Frozen helpers of the method (a diffusion model, a branch's structure): no part of the state."""
+        self.source: Tensor | None = None if learnables is None else learnables.vector()
+        self.memory: dict[str, Tensor] = {}
+        self.memory = self.first_day()
+
+    # -- what learns ---------------------------------------------------------------------------------------------------
+
+    @property
+    def learnables(self) -> Learnables:
+        if self._learnables is None:
+            raise TypeError(f"{self.method.name} learns nothing, so there are no learnable parameters to ask for")
+        return self._learnables
+
+    @property
+    def learns(self) -> bool:
+        return self._learnables is not None
+
+    @property
+    def device(self) -> torch.device:
+        return self.network.head.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type in which losses are computed: the head's, but at least float32."""
+        return torch.promote_types(self.network.head.weight.dtype, torch.float32)
+
+    @property
+    def lr(self) -> float:
+        """The learning rate in force, from the method's rule and the first batch's size."""
+        return self.method.learning_rate(self.network.family, self.batch_size or 64)
+
+    @cached_property
+    def source_norm(self) -> float:
+        """‖θ₀‖ of the learnables as they were before the first batch: the length that a step can be measured by."""
+        if self.source is None:
+            raise TypeError(f"{self.method.name} learns nothing, so there are no source weights to measure")
+        return float(self.source.cpu().double().norm())
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    def first_day(self) -> dict[str, Tensor]:
+        """The declared state as it was before the first batch."""
+        device = self.device
+        state = {name: torch.zeros((), dtype=torch.int64, device=device) for name in COUNTERS}
+        declared = self.method.declare(self)
+        return {**state, **declared}
+
+    def reset(self) -> None:
+        """Parameters and state as on the first day, in place."""
+        if self._learnables is not None and self.source is not None:
+            self._learnables.assign(self.source)
+        for name, value in self.first_day().items():
+            self.memory[name].copy_(value)
+        self.batch_size = self.given_batch_size
+        self.share = None
+        self.host_steps = 0
+        self.known_bank_rows = 0
+
+    def restart(self) -> None:
+        """What learning changed as on the first day (an episode ends); what the first batch told, and the counters, stay."""
+        kept = {name: self.memory[name].clone() for name in COUNTERS}
+        batch_size, share = self.batch_size, self.share
+        self.reset()
+        self.batch_size, self.share = batch_size, share
+        for name, value in kept.items():
+            self.memory[name].copy_(value)
+
+    def see(self, image_shape: tuple[int, ...]) -> None:
+        """Learn the shape of an image; state that was declared without it is declared again."""
+        if self.image_shape is not None:
+            return
+        self.image_shape = image_shape
+        for name, value in self.first_day().items():
+            if self.memory[name].shape != value.shape:
+                self.memory[name] = value
+
+    def moved(self) -> None:
+        """Follow the network to its (new) device and type."""
+        self._norm_fusion.forget()
+        if self._learnables is not None and self.source is not None:
+            self.source = self.source.to(self._learnables.device, self._learnables.dtype)
+        fresh = self.first_day()
+        self.memory = {name: self.memory[name].to(value.device, value.dtype) for name, value in fresh.items()}
+
+    def count(self, **amounts: Tensor | int) -> None:
+        """Add to the counters."""
+        for name, amount in amounts.items():
+            self.memory[name].add_(amount)
+
+    # -- passes --------------------------------------------------------------------------------------------------------
+
+    def forward(self, images: Tensor, *, grad: bool) -> Output:
+        """One pass: logits and features in at least float32, with a graph where ``grad``."""
+        with torch.set_grad_enabled(grad), pass_precision(self.precision, images.device), self._fast_norms(images):
+            raw, features = self._run(images) if self.compiled is None else self.compiled(images)
+        logits = logits_of(raw)
+        features = logits if features is None else features
+        if features.dim() != 2 or logits.dim() != 2:
+            raise ValueError(
+                f"expected logits [batch, classes] and features [batch, width] at the head {self.network.head_name!r}, "
+                f"got {tuple(logits.shape)} and {tuple(features.shape)}; name the classifier's last linear layer with head="
+            )
+        return Output(images, logits.to(self.dtype), features.to(self.dtype), raw)
+
+    def _run(self, images: Tensor) -> tuple[Any, Tensor | None]:
+        """The network's result and what entered its head."""
+        captured: list[Tensor] = []
+
+        def tap(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+            captured[:] = [inputs[0]]
+
+        handle = self.network.head.register_forward_pre_hook(tap)
+        try:
+            with self._faster(images):
+                raw = self._layout.run(self.network.module, images)
+        finally:
+            handle.remove()
+        return raw, captured[0] if captured else None
+
+    def forward_to(self, stage: str, images: Tensor, *, grad: bool) -> Tensor:
+        """What the module named ``stage`` gives for ``images``; the network is run no further."""
+        precision = pass_precision(self.precision, images.device)
+        with torch.set_grad_enabled(grad), precision, self._fast_norms(images), self._faster(images):
+            return run_to(self.network.module, stage, images)
+
+    def _faster(self, images: Tensor) -> contextlib.AbstractContextManager[Any]:
+        usual = contextlib.nullcontext()
+        return faster_kernels(images.device, self.network.head.weight) if self.faster_kernels else usual
+
+    def _fast_norms(self, images: Tensor) -> contextlib.AbstractContextManager[None]:
+        """One kernel per GroupNorm where that pays. A compiled network fuses by itself; a recording has no launches to pay."""
+        if self.fused_norms is False or self.compiled is not None:
+            return contextlib.nullcontext()
+        return self._norm_fusion.applied(images, always=self.fused_norms is True or self.fixed_shapes)
+
+    def head_logits(self, features: Tensor) -> Tensor:
+        """h(z): the linear head alone, in the losses' type."""
+        head = self.network.head
+        bias = None if head.bias is None else head.bias.to(features.dtype)
+        return nn.functional.linear(features, head.weight.to(features.dtype), bias)
+
+    @contextlib.contextmanager
+    def at(self, values: Tensor, back_to: Tensor) -> Iterator[None]:
+        """The parameters at ``values`` within, at ``back_to`` afterwards, whatever happens."""
+        self.learnables.assign(values)
+        try:
+            yield
+        finally:
+            self.learnables.assign(back_to)
+
+
+COUNTERS = ("resets", "skipped", "forwards", "backwards", "computed_forwards", "computed_backwards")

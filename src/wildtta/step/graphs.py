@@ -1,0 +1,230 @@
+"""CUDA graphs: a step's kernels recorded once and replayed, for streams of one shape.
+
+A step of a small batch is hundreds of kernels of a few microseconds each; launching them one by one from Python costs many
+times their work. A step that is the same sequence of kernels for every batch can be recorded. Where all samples are
+passed (Tent, SAR², a single sample) the whole step is one graph. Where only teachers are passed, the first half (predict,
+select) is one graph; how many teach is read; and the second half is one graph per rounded number of teachers.
+
+State is changed in place everywhere, so that a graph stays true after ``reset`` and ``load``; a network that moved, another
+shape, learning rate, precision or autocast setting makes another graph. Where recording fails, the step runs as usual.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import warnings
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from wildtta.methods.gradient import GradientMethod
+from wildtta.methods.sar2 import bank
+from wildtta.step.engine import Engine
+from wildtta.step.loop import KEEP_GRAPH_ABOVE, Look, learn_from, learn_from_all, learns_on_teachers_alone, look
+from wildtta.step.report import Answer, Output, StepReport
+
+T = TypeVar("T")
+SMALL_BATCH = 8
+"""Up to this batch size all samples are passed: choosing among so few saves nothing."""
+STEPS_OF_TEACHERS = 8
+"""The number of teachers is rounded up to a multiple of an eighth of the batch."""
+MOST_SHAPES = 4
+_WARM_UP_RUNS = 2
+
+
+@dataclasses.dataclass
+class Recording:
+    """A recorded piece of work and the tensors that it fills on every replay."""
+
+    graph: torch.cuda.CUDAGraph
+    result: Any
+
+
+class GraphRunner:
+    """Replays recorded steps of one adapter; made anew when the network moves."""
+
+    def __init__(self, method: GradientMethod, engine: Engine) -> None:
+        self.method = method
+        self.engine = engine
+        self._recordings: dict[Hashable, Recording] = {}
+        self._static_images: dict[Hashable, Tensor] = {}
+        self._last_key: Hashable = None
+        self._failed = False
+        self._pool: Any = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> None:
+        """Nothing: a copied adapter records its own graphs, these are bound to this one's memory."""
+
+    # -- whether ---------------------------------------------------------------------------------------------------------
+
+    def _key(self, images: Tensor) -> Hashable:
+        engine = self.engine
+        backends = torch.backends
+        return (
+            tuple(images.shape),
+            images.dtype,
+            engine.lr,
+            engine.precision,
+            engine.fused_norms,
+            torch.is_autocast_enabled("cuda"),
+            torch.get_autocast_dtype("cuda"),
+            backends.cuda.matmul.allow_tf32,
+            backends.cudnn.allow_tf32,
+            engine.learnables.parameters[0].data_ptr(),
+            engine.network.head.weight.data_ptr(),
+        )
+
+    def ready_for(self, images: Tensor) -> bool:
+        """Whether this batch is replayed: its shape came last time too, and its steps can be recorded."""
+        method = self.method
+        if self._failed or images.device.type != "cuda" or not method.capturable:
+            return False
+        if method.episodic or method.steps > 1 or self.engine.host_steps < method.warm_start:
+            return False
+        if method.bank and (method.bank_refresh != "after" or method.bank_features != "first"):
+            return False
+        key = self._key(images)
+        repeated, self._last_key = key == self._last_key, key
+        return repeated
+
+    # -- running ---------------------------------------------------------------------------------------------------------
+
+    def run(self, images: Tensor) -> Answer | None:
+        """Answer and learn by replaying; None where recording failed (nothing has changed then)."""
+        key = self._key(images)
+        if key not in self._static_images:
+            if len(self._static_images) >= MOST_SHAPES:
+                self.forget()
+            self._static_images[key] = images.clone()
+        static = self._static_images[key]
+        static.copy_(images)
+        try:
+            answer = self._replay(key, static)
+        except RuntimeError as error:
+            self._failed = True
+            self.forget()
+            warnings.warn(f"CUDA graphs are not used for this network: {error}", stacklevel=2)
+            return None
+        return _own(answer)
+
+    def _replay(self, key: Hashable, images: Tensor) -> Answer:
+        method, engine = self.method, self.engine
+        samples = len(images)
+        on_teachers = learns_on_teachers_alone(method, engine) and samples > SMALL_BATCH
+        if not on_teachers or (engine.share or 0.0) > KEEP_GRAPH_ABOVE:
+            whole = self._recorded((key, "whole"), lambda: self._whole(images))
+            answer: Answer = whole.result
+            whole.graph.replay()
+            if on_teachers:
+                engine.share = int(answer.report.selected) / samples
+            self._after()
+            return answer
+        first = self._recorded((key, "look"), lambda: self._look(images))
+        first.graph.replay()
+        seen, order, number = first.result
+        teachers = int(number)  # the one read
+        engine.share = teachers / samples
+        unit = max(1, samples // STEPS_OF_TEACHERS)
+        size = min(samples, -(-teachers // unit) * unit)
+        second = self._recorded(
+            (key, size), lambda: learn_from(method, engine, seen, order[:size], exact=False)
+        )
+        second.graph.replay()
+        self._after()
+        result: Answer = second.result
+        result.report.computed_forwards = torch.tensor(samples + (2 if method.sharpness is not None else 1) * size)
+        return result
+
+    def _whole(self, images: Tensor) -> Answer:
+        seen = look(self.method, self.engine, images, grad=True)
+        return learn_from_all(self.method, self.engine, seen)
+
+    def _look(self, images: Tensor) -> tuple[Look, Tensor, Tensor]:
+        seen = look(self.method, self.engine, images, grad=False)
+        assert seen.lesson.mask is not None
+        order = seen.lesson.mask.to(torch.uint8).argsort(descending=True, stable=True)
+        return seen, order, seen.lesson.mask.sum()
+
+    def _after(self) -> None:
+        engine = self.engine
+        engine.host_steps += 1
+        if self.method.bank and engine.host_steps % bank.RESUM_EVERY == 0:
+            bank.resum(engine.memory, self.method.reading)
+
+    # -- recording -------------------------------------------------------------------------------------------------------
+
+    def _recorded(self, key: Hashable, work: Callable[[], Any]) -> Recording:
+        if key not in self._recordings:
+            self._recordings[key] = self._record(work)
+        return self._recordings[key]
+
+    def _record(self, work: Callable[[], Any]) -> Recording:
+        """Run ``work`` a few times on the side (libraries choose their kernels), then record it; the state is put back."""
+        self._pool = self._pool or torch.cuda.graph_pool_handle()
+        cudnn = torch.backends.cudnn
+        timed = cudnn.flags(
+            enabled=cudnn.enabled,
+            benchmark=cudnn.benchmark or self.engine.fastest,
+            deterministic=cudnn.deterministic,
+            allow_tf32=cudnn.allow_tf32,
+        )
+        with self._unchanged_state(), timed:
+            # What ran eagerly is cached by the allocator; neither a side stream nor a recording can use it.
+            _release_cached_memory()
+            stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                for _ in range(_WARM_UP_RUNS):
+                    work()
+            torch.cuda.current_stream().wait_stream(stream)
+            _release_cached_memory()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self._pool):
+                result = work()
+        return Recording(graph, result)
+
+    @contextlib.contextmanager
+    def _unchanged_state(self) -> Iterator[None]:
+        engine = self.engine
+        theta = engine.learnables.vector()
+        memory = {name: value.clone() for name, value in engine.memory.items()}
+        steps, engine.fixed_shapes = engine.host_steps, True
+        try:
+            yield
+        finally:
+            engine.fixed_shapes, engine.host_steps = False, steps
+            engine.learnables.assign(theta)
+            for name, value in memory.items():
+                engine.memory[name].copy_(value)
+
+    def forget(self) -> None:
+        """Drop every recording."""
+        self._recordings.clear()
+        self._static_images.clear()
+        self._pool = None
+
+
+def _release_cached_memory() -> None:
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+
+
+def _own(answer: Answer) -> Answer:
+    """The answer with tensors of its own: a replay overwrites the recorded ones."""
+    output, report = answer.output, answer.report
+    features = output.features.detach().clone()
+    raw = output.raw.detach().clone() if isinstance(output.raw, Tensor) else output.raw
+    kept = Output(output.images, output.logits.detach().clone(), features, raw)
+    changes: dict[str, Any] = {
+        item.name: value.detach().clone()
+        for item in dataclasses.fields(StepReport)
+        if isinstance(value := getattr(report, item.name), Tensor) and value.is_cuda
+    }
+    twin = dataclasses.replace(report, **changes)
+    if report._features is not None:
+        _, weight, bias = report._features()
+        twin._features = lambda: (features, weight, bias)
+    return Answer(kept, twin)

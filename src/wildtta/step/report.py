@@ -1,0 +1,173 @@
+"""What a step says of itself: the answer to the caller and ``model.last``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from wildtta.methods.losses import entropy
+from wildtta.methods.sar2.redundancy import inequity, redundancy
+from wildtta.network.output import logits_of, with_logits
+
+if TYPE_CHECKING:
+    from wildtta.step.engine import Engine
+
+
+@dataclass
+class Output:
+    """One forward pass: what went in, the logits and features (float32 or wider), and what the network returned."""
+
+    images: Tensor
+    logits: Tensor
+    features: Tensor
+    raw: Any = None
+
+    @cached_property
+    def entropies(self) -> Tensor:
+        """Entropy per sample (with graph where the logits have one)."""
+        return entropy(self.logits)
+
+    @cached_property
+    def labels(self) -> Tensor:
+        """Pseudo labels: the predicted classes."""
+        return self.logits.detach().argmax(-1)
+
+    def answering(self, logits: Tensor) -> Output:
+        """The same pass with another answer: ``logits`` in place of the network's own."""
+        logits = logits.detach()
+        raw = with_logits(self.raw, logits.to(logits_of(self.raw).dtype))
+        return Output(self.images, logits, self.features.detach(), raw)
+
+    def take(self, positions: Tensor) -> Output:
+        """The samples at ``positions``."""
+        return Output(self.images[positions], self.logits[positions], self.features[positions])
+
+
+@dataclass
+class StepReport:
+    """What happened in one step. Tensors stay on the device: reading one is what costs a synchronisation.
+
+    ``forwards`` and ``backwards`` count samples as the paper's cost table does (a sample that teaches is passed once
+    more); ``computed_forwards`` and ``computed_backwards`` count the samples that really went through the network.
+    """
+
+    seen: Tensor
+    """Samples in the batch."""
+    entropies: Tensor
+    """Entropy of each prediction, [B]."""
+    selected: Tensor
+    """Samples that may teach."""
+    mask: Tensor
+    """Which ones, [B] bool."""
+    selected_second: Tensor
+    """Of these, how many passed the second filter (where there is one)."""
+    gradient_norm: Tensor
+    """L2 norm of the first gradient."""
+    gradient_norm_second: Tensor
+    """L2 norm of the gradient at the perturbed weights (NaN without sharpness)."""
+    e_m: Tensor
+    """Moving average of the entropy loss that recovery watches (NaN before there is one)."""
+    resets: Tensor
+    """Recoveries so far."""
+    bank_rows: Tensor
+    """Classes in the centroid bank after the step."""
+    forwards: Tensor
+    backwards: Tensor
+    computed_forwards: Tensor
+    computed_backwards: Tensor
+    learned: Tensor
+    """Whether this batch changed anything (bool)."""
+    skipped: Tensor
+    """Batches so far that could not be learned from."""
+    loss: Tensor
+    """The minimised loss at the first gradient (NaN where there was none)."""
+    used_redundancy: Tensor | None = None
+    used_inequity: Tensor | None = None
+    extra: dict[str, Tensor] = field(default_factory=dict)
+    """What a single method adds."""
+    _features: Callable[[], tuple[Tensor, Tensor, Tensor | None]] | None = None
+
+    @property
+    def entropy(self) -> Tensor:
+        """Mean entropy of the batch's predictions."""
+        return self.entropies.mean()
+
+    @property
+    def redundancy(self) -> Tensor:
+        """R of the features used: the one in the loss, else of this batch's features (computed when it is read)."""
+        if self.used_redundancy is not None:
+            return self.used_redundancy
+        assert self._features is not None
+        return redundancy(self._features()[0])
+
+    @property
+    def inequity(self) -> Tensor:
+        """I of the features used: the one in the loss, else of this batch's features (computed when it is read)."""
+        if self.used_inequity is not None:
+            return self.used_inequity
+        assert self._features is not None
+        features, weight, bias = self._features()
+        return inequity(features, weight.to(features.dtype), None if bias is None else bias.to(features.dtype))
+
+    def __repr__(self) -> str:
+        def shown(value: Tensor) -> str:
+            number = value.item()
+            return f"{number:.4g}" if isinstance(number, float) else str(number)
+
+        names: tuple[str, ...] = (
+            "seen",
+            "selected",
+            "selected_second",
+            "entropy",
+            "redundancy",
+            "inequity",
+            "gradient_norm",
+        )
+        names += ("e_m", "resets", "bank_rows", "forwards", "backwards", "learned", "skipped")
+        return f"StepReport({', '.join(f'{name}={shown(getattr(self, name))}' for name in names)})"
+
+    @classmethod
+    def of_prediction(cls, output: Output, engine: Engine) -> StepReport:
+        """The report of a batch that was answered and taught nothing; methods fill in what they did."""
+        logits = output.logits.detach()
+        features, head = output.features.detach(), engine.network.head
+        number = logits.shape[0]
+        entropies = output.entropies.detach()
+
+        def count(value: int) -> Tensor:
+            return torch.tensor(value)
+
+        missing = torch.full((), float("nan"))
+        return cls(
+            seen=count(number),
+            entropies=entropies,
+            selected=count(0),
+            mask=torch.zeros_like(entropies, dtype=torch.bool),
+            selected_second=count(0),
+            gradient_norm=missing,
+            gradient_norm_second=missing,
+            e_m=engine.memory.get("e_m", missing),
+            resets=engine.memory["resets"],
+            bank_rows=engine.memory.get("bank_count", count(0)),
+            forwards=count(number),
+            backwards=count(0),
+            computed_forwards=count(number),
+            computed_backwards=count(0),
+            learned=torch.tensor(False),
+            skipped=engine.memory["skipped"],
+            loss=missing,
+            _features=lambda: (features, head.weight.detach(), None if head.bias is None else head.bias.detach()),
+        )
+
+
+@dataclass
+class Answer:
+    """What a method gives back for a batch: the output whose logits the caller gets, and the report."""
+
+    output: Output
+    report: StepReport

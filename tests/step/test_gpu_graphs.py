@@ -1,0 +1,107 @@
+"""On a GPU: recorded steps against eager ones, and the fast path against a plain implementation, over whole trajectories."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import wildtta
+
+sys.path.insert(0, str(Path(__file__).parent.parent.parent / "benchmarks"))
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+class Residual(nn.Module):
+    def __init__(self, inside: int, outside: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(inside, outside, 3, 2, 1)
+        self.norm = nn.GroupNorm(4, outside)
+        self.second = nn.Conv2d(outside, outside, 3, 1, 1)
+        self.norm2 = nn.GroupNorm(4, outside)
+        self.short = nn.Conv2d(inside, outside, 1, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.short(x) + self.norm2(self.second(torch.relu(self.norm(self.first(x))))))
+
+
+def small_network() -> nn.Module:
+    torch.manual_seed(0)
+    stages = [nn.Sequential(Residual(a, b)) for a, b in ((3, 16), (16, 24), (24, 32), (32, 48))]
+    network = nn.Sequential(*stages, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(48, 10))
+    with torch.no_grad():
+        network[-1].weight.mul_(12)
+    return network.cuda().eval()
+
+
+def stream(steps: int, batch: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(batch, 3, 32, 32, generator=generator).cuda() * 2 for _ in range(steps)]
+
+
+def trajectory(network: nn.Module, method: str, images: list[Tensor], graphs: bool, **options: object) -> Tensor:
+    adapter = wildtta.adapt(network, method, precision="fp32", **options)
+    cls = type(adapter.method)
+    before = getattr(cls, "capturable", None)
+    cls.capturable = graphs
+    try:
+        answers = [adapter(batch) for batch in images]
+        recorded = bool(adapter._graphs and adapter._graphs._recordings)
+        assert recorded == graphs, "graphs were expected to be used" if graphs else "graphs were used"
+    finally:
+        cls.capturable = before
+    return torch.stack([answer.cpu() for answer in answers])
+
+
+@pytest.mark.parametrize("method", ["tent", "sar", "sar2", "sar2-efficient", "sar2-single"])
+@pytest.mark.parametrize("batch", [1, 32])
+def test_recorded_steps_equal_eager_ones(method: str, batch: int) -> None:
+    # In float64: in float32 the order of atomic additions alone drives two eager runs apart.
+    network, images = small_network().double(), [batch_.double() for batch_ in stream(200, batch)]
+    # SAR² on a random network is chaotic at its usual rate: rounding alone grows by a fifth with every step.
+    options = {"lr": 5e-6, "warmup": 5, "reliable": 0.9} if method.startswith("sar2") else {"lr": 1e-3}
+    bare = trajectory(copy.deepcopy(network), "none", images, False)
+    eager = trajectory(copy.deepcopy(network), method, images, False, **options)
+    replayed = trajectory(copy.deepcopy(network), method, images, True, **options)
+    assert (eager - replayed).abs().max() < 1e-5
+    assert (eager - bare).abs().max() > 1e-3, "nothing was learned, so nothing was compared"
+
+
+@pytest.mark.parametrize("method", ["tent", "sar"])
+def test_fast_path_equals_plain(method: str) -> None:
+    import plain
+
+    network, images = small_network(), stream(200, 32)
+    fast = trajectory(copy.deepcopy(network), method, images, True, lr=1e-3)
+    twin = copy.deepcopy(network)
+    names = wildtta.adapt(copy.deepcopy(network), method).learned_parameters
+    threshold = 0.4 * torch.log(torch.tensor(10.0)).item()
+    with torch.backends.cudnn.flags(allow_tf32=False):
+        step = (
+            plain.tent(twin, names, lr=1e-3) if method == "tent" else plain.sar(twin, names, lr=1e-3, threshold=threshold)
+        )
+        slow = torch.stack([step(batch).cpu() for batch in images])
+    assert (fast - slow).abs().max() < 1e-3 * slow.abs().max()
+
+
+def test_graphs_survive_reset_load_and_another_shape(tmp_path: Path) -> None:
+    network, images = small_network(), stream(12, 4)
+    adapter = wildtta.adapt(copy.deepcopy(network), "sar2", lr=1e-4, warmup=3, precision="fp32")
+    first = [adapter(batch).cpu() for batch in images]
+    adapter.save(tmp_path / "state.safetensors")
+    after = adapter(images[0]).cpu()
+    adapter(images[0][:3])  # another shape in between
+    adapter.reset()
+    again = [adapter(batch).cpu() for batch in images]
+    scale = torch.stack(first).abs().max()
+    assert (torch.stack(first) - torch.stack(again)).abs().max() < 1e-3 * scale
+    adapter.load(tmp_path / "state.safetensors")
+    assert (adapter(images[0]).cpu() - after).abs().max() < 1e-3 * scale
