@@ -33,6 +33,7 @@ class Network:
     input_channels: int | None
     input_width: int | None
     """Entries of a sample where samples are vectors (no convolution; a vector was accepted)."""
+    sparse_features: bool = False
 
 
 def find_head(network: nn.Module, head: str | nn.Module, seen: Execution | None) -> tuple[str, nn.Linear]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Engine:
-    """A network in the hands of a method.
+    """A network with what a method needs to run it.
 
     ``memory`` is the whole online state beside the parameters: a flat dict of tensors, declared once, changed in place.
     """
@@ -40,17 +40,15 @@ class Engine:
         self.given_batch_size: int | None = None
         self.batch_size: int | None = None
         self.share: float | None = None
-        """Share of samples that taught lately: decides whether the first pass keeps its graph."""
+        """Share of samples selected in the last batch: decides whether the first pass keeps its graph."""
         self.fixed_shapes = False
         """Whether a step must run without looking at the data (while a CUDA graph is recorded)."""
         self.fastest = False
         """Whether speed was asked for above all (``precision="auto"``): libraries may then time their kernels."""
         self.host_steps = 0
         """Updates so far."""
-        self.known_bank_rows = 0
-        """Rows of the bank as the host last saw them (it looks until the bank is warm)."""
-        self.bank_before: dict[str, Tensor] = {}
-        """The bank before a refresh that a step sees ahead of time (``bank_refresh="before"``)."""
+        self.gate_open = False
+        """Whether the host has seen that the method may learn (it looks until then)."""
         self.compiled: CompiledNetwork | None = None
         self.faster_kernels = True
         """Whether attention and LayerNorm on CUDA may run as our own kernels."""
@@ -64,7 +62,7 @@ class Engine:
         """Frozen helpers of the method (a diffusion model, a branch's structure): no part of the state."""
         self.source: Tensor | None = None if learnables is None else learnables.vector()
         self.memory: dict[str, Tensor] = {}
-        self.memory = self.first_day()
+        self.memory = self.initial_state()
 
     # -- what learns ---------------------------------------------------------------------------------------------------
 
@@ -101,26 +99,26 @@ class Engine:
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
-    def first_day(self) -> dict[str, Tensor]:
-        """The declared state as it was before the first batch."""
+    def initial_state(self) -> dict[str, Tensor]:
+        """The declared state before the first batch."""
         device = self.device
         state = {name: torch.zeros((), dtype=torch.int64, device=device) for name in COUNTERS}
         declared = self.method.declare(self)
         return {**state, **declared}
 
     def reset(self) -> None:
-        """Parameters and state as on the first day, in place."""
+        """Parameters and state back to the initial state, in place."""
         if self._learnables is not None and self.source is not None:
             self._learnables.assign(self.source)
-        for name, value in self.first_day().items():
+        for name, value in self.initial_state().items():
             self.memory[name].copy_(value)
         self.batch_size = self.given_batch_size
         self.share = None
         self.host_steps = 0
-        self.known_bank_rows = 0
+        self.gate_open = False
 
     def restart(self) -> None:
-        """What learning changed as on the first day (an episode ends); what the first batch told, and the counters, stay."""
+        """What learning changed goes back to the initial state (an episode ends); counters and the batch size stay."""
         kept = {name: self.memory[name].clone() for name in COUNTERS}
         batch_size, share = self.batch_size, self.share
         self.reset()
@@ -133,7 +131,7 @@ class Engine:
         if self.image_shape is not None:
             return
         self.image_shape = image_shape
-        for name, value in self.first_day().items():
+        for name, value in self.initial_state().items():
             if self.memory[name].shape != value.shape:
                 self.memory[name] = value
 
@@ -142,8 +140,13 @@ class Engine:
         self._norm_fusion.forget()
         if self._learnables is not None and self.source is not None:
             self.source = self.source.to(self._learnables.device, self._learnables.dtype)
-        fresh = self.first_day()
+        fresh = self.initial_state()
         self.memory = {name: self.memory[name].to(value.device, value.dtype) for name, value in fresh.items()}
+
+    def observed(self) -> dict[str, Tensor]:
+        """What a step's report shows of the state."""
+        shown = {name: self.memory[name] for name in ("resets", "skipped")}
+        return {**shown, **self.method.observed(self)}
 
     def count(self, **amounts: Tensor | int) -> None:
         """Add to the counters."""

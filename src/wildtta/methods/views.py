@@ -1,16 +1,24 @@
-"""The random views of CoTTA and RoTTA: colours, position, blur, mirror, a little noise; batched in torch.
+"""Random views of network inputs: the jitter of CoTTA, RoTTA and ROID, and the way from inputs to pixels and back.
 
-Every sample draws its own numbers (the authors' code draws once per batch); the order of the colour changes is drawn once.
-Ranges are those of the authors' code, https://github.com/qinenergy/cotta.
+Every sample draws its own numbers (the authors' code draws once per batch); the order of the colour changes is drawn
+once. Ranges are those of the authors' code, https://github.com/qinenergy/cotta.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
+
+Level = float | Sequence[float] | None
+Augment = Callable[[Tensor, torch.Generator], Tensor]
+"""Makes views of network inputs: as many out as in."""
+MEAN_HELP = "pixel mean of the preprocessing, for views; None: the network's own, or the range of each image"
+STD_HELP = "pixel std of the preprocessing"
 
 BRIGHTNESS = (0.6, 1.4)
 CONTRAST = (0.7, 1.3)
@@ -24,6 +32,16 @@ BLUR_SIGMA = (0.001, 0.5)
 NOISE = 0.005
 _GREY = (0.299, 0.587, 0.114)
 _YIQ = ((0.299, 0.587, 0.114), (0.5959, -0.2746, -0.3213), (0.2115, -0.5227, 0.3112))
+
+
+def random_view(
+    network: nn.Module, images: Tensor, generator: torch.Generator, augment: Augment | None, mean: Level, std: Level
+) -> Tensor:
+    """A view of each network input: by ``augment``, or jittered as pixels."""
+    if augment is not None:
+        return augment(images, generator)
+    scale = pixel_scale(network, images, mean, std)
+    return scale.inputs(jitter(scale.pixels(images), generator))
 
 
 def jitter(pixels: Tensor, generator: torch.Generator) -> Tensor:
@@ -105,3 +123,50 @@ def _blur(pixels: Tensor, generator: torch.Generator) -> Tensor:
     flat = F.conv2d(flat, kernel.view(-1, 1, 1, 5), groups=number * channels)
     flat = F.conv2d(flat, kernel.view(-1, 1, 5, 1), groups=number * channels)
     return flat.view(number, channels, height, width)
+
+
+@dataclass(frozen=True)
+class PixelScale:
+    """x = (pixels − mean) / std, with mean and std that broadcast over [B, C, H, W]."""
+
+    mean: Tensor
+    std: Tensor
+
+    def pixels(self, images: Tensor) -> Tensor:
+        return images * self.std + self.mean
+
+    def inputs(self, pixels: Tensor) -> Tensor:
+        return (pixels - self.mean) / self.std
+
+
+def pixel_scale(network: nn.Module, images: Tensor, mean: Level, std: Level) -> PixelScale:
+    """The scale of ``images``: ``mean`` and ``std`` as given; else the network's own (timm's ``pretrained_cfg``);
+
+    else each image's smallest value counts as 0 and its largest as 1.
+    """
+    if images.dim() != 4:
+        raise ValueError(
+            f"pixels are changed in images [batch, channels, height, width], got inputs of shape {tuple(images.shape)}; "
+            "for other inputs give the method an augment= of your own, where it has one"
+        )
+    if (mean is None) != (std is None):
+        raise ValueError("give mean and std together (or neither: then the network's configuration tells, or the range)")
+    if mean is None:
+        for name in ("pretrained_cfg", "default_cfg"):
+            config = getattr(network, name, None)
+            if isinstance(config, Mapping) and config.get("mean") and config.get("std"):
+                mean, std = config["mean"], config["std"]
+                break
+    if mean is not None and std is not None:
+        return PixelScale(_levels(mean, images), _levels(std, images))
+    low, high = images.amin((1, 2, 3), keepdim=True), images.amax((1, 2, 3), keepdim=True)
+    width = high - low
+    width = torch.where(width > 0, width, torch.ones_like(width))
+    return PixelScale(-low / width, 1 / width)
+
+
+def _levels(level: float | Sequence[float], images: Tensor) -> Tensor:
+    values = torch.as_tensor(level, dtype=images.dtype, device=images.device).reshape(-1)
+    if len(values) not in (1, images.shape[1]):
+        raise ValueError(f"mean and std need 1 value or one per channel ({images.shape[1]}), got {len(values)}")
+    return values.view(1, -1, 1, 1)

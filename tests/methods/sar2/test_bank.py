@@ -29,7 +29,7 @@ def test_value_and_gradient_equal_the_direct_formula(kind: str, floor: float, st
     for _ in range(stored):
         labels = torch.randint(CLASSES, (BATCH,))
         live = bank.live_centroids(features(kind, BATCH), labels, None, CLASSES)
-        bank.refresh(state, live, rate=0.9, reading="columns", allowed=torch.tensor(True))
+        bank.refresh(state, live, "columns", rate=0.9, allowed=torch.tensor(True))
     labels = torch.randint(CLASSES, (BATCH,))
     ours = features(kind, BATCH).requires_grad_()
     live = bank.live_centroids(ours, labels, None, CLASSES)

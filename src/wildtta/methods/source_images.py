@@ -1,4 +1,4 @@
-"""Source images that a method looks at once, before it adapts: given as a tensor or as batches, taken in batches of one size."""
+"""Source images that a method reads once, before it adapts: a tensor or batches in, batches of one size out."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from wildtta.progress import shown
 
 SourceImages = Tensor | Iterable[Any]
 
@@ -23,6 +25,12 @@ def _tensors(source: SourceImages) -> Iterator[Tensor]:
                 f"source images must be a tensor or batches of tensors (or of (images, labels)), got {type(batch).__name__}"
             )
         yield batch
+
+
+def source_batches(source: SourceImages, size: int, device: torch.device, purpose: str) -> Iterator[Tensor]:
+    """``source`` in batches of ``size`` on ``device``, with progress under the name of the ``purpose``."""
+    number = -(-len(source) // size) if isinstance(source, Tensor) else None
+    return shown(in_batches(source, size, device), f"{purpose}, batches", number)
 
 
 def in_batches(source: SourceImages, size: int, device: torch.device) -> Iterator[Tensor]:
@@ -42,8 +50,3 @@ def in_batches(source: SourceImages, size: int, device: torch.device) -> Iterato
             waiting, count = [joined[size:]], count - size
     if count:
         yield torch.cat(waiting).to(device)
-
-
-def batches_in(source: SourceImages, size: int) -> int | None:
-    """How many batches that will be; None where it cannot be told beforehand."""
-    return -(-len(source) // size) if isinstance(source, Tensor) else None

@@ -1,8 +1,8 @@
-"""TTT: before answering, the trunk practises telling how an image was turned."""
+"""TTT: before each prediction the trunk learns to tell how the image was rotated."""
 
 from __future__ import annotations
 
-import math
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,19 +12,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from wildtta.methods.answering import answer_with
-from wildtta.methods.base import BatchStatistics, Method
-from wildtta.methods.gradient import help_text
+from wildtta.methods.base import BatchStatistics, Method, Rates, answer_with
+from wildtta.methods.options import AT_LEAST_ONE, POSITIVE, SHARE, option
 from wildtta.methods.registry import register
+from wildtta.methods.ttt.rotation import TURNS, load_branch, rotate, rotation_branch, training_views
 from wildtta.network import Network
 from wildtta.network.parameters import ParameterChoice, Scope
 from wildtta.network.stages import middle_stage, parameters_up_to
 from wildtta.network.statistics import Moments, norm_statistics, unbiased
-from wildtta.parts.functional import FunctionalModule
-from wildtta.parts.rotation import TURNS, load_branch, rotate, rotation_branch, training_views
 from wildtta.randomness import COUNTER, next_generator, no_draws_yet
 from wildtta.step.precision import losses_in_full_precision
-from wildtta.step.report import Answer, Output, StepReport
+from wildtta.step.report import Answer, Output
 
 if TYPE_CHECKING:
     from wildtta.step.engine import Engine
@@ -53,6 +51,7 @@ class TTT(Method):
 
     name: ClassVar[str] = "ttt"
     title: ClassVar[str] = "TTT"
+    order: ClassVar[int] = 100
     paper: ClassVar[str] = "Sun et al., ICML 2020, https://arxiv.org/abs/1909.13231"
     updates: ClassVar[str] = "all parameters up to the middle stage, and the rotation branch"
     needs_source: ClassVar[str] = "yes, to train the rotation branch (wildtta ttt-train)"
@@ -60,37 +59,32 @@ class TTT(Method):
     prediction: ClassVar = "after the update"
     scope: ClassVar[Scope] = "everything"
     batch_statistics: ClassVar[BatchStatistics] = "source"
-    learning_rates: ClassVar[dict[str, tuple[float, float]]] = {
+    learning_rates: ClassVar[Rates] = {
         "convolutional": (1e-3, 1e-3),
         "transformer": (1e-4, 1e-4),
     }
 
-    branch: Branch | None = help_text("the rotation branch: a file of ttt-train, a module, or a function", None)
-    stage: str = help_text("module after which the branch begins; auto: the middle of the network", "auto")
-    lr: float | None = help_text("learning rate; None: the paper's for the network's family", None)
-    copies: int = help_text("turned copies of an image", 20)
-    steps: int = help_text("updates per batch", 1)
-    episodic: bool = help_text("start every batch from the source weights", False)
-    update_branch: bool = help_text("the branch learns too", True)
-    norm_momentum: float = help_text("weight of the copies in BatchNorm's running statistics", 0.1)
-    augment: Callable[[Tensor, torch.Generator], Tensor] | None = help_text(
-        "changes the copies before they are turned; None: crop and (where the branch was trained so) mirror", None
+    branch: Branch | None = option("the rotation branch: a file of ttt-train, a module, or a function", None)
+    stage: str = option("module after which the branch begins; auto: the middle of the network", "auto")
+    lr: float | None = option("learning rate; None: the paper's for the network's family", None, within=POSITIVE)
+    copies: int = option("rotated copies of an image", 20, within=AT_LEAST_ONE)
+    steps: int = option("updates per batch", 1, within=AT_LEAST_ONE)
+    episodic: bool = option("start every batch from the source weights", False)
+    update_branch: bool = option("the branch learns too", True)
+    norm_momentum: float = option("weight of the copies in BatchNorm's running statistics", 0.1, within=SHARE)
+    augment: Callable[[Tensor, torch.Generator], Tensor] | None = option(
+        "changes the copies before they are rotated; None: crop and (where the branch was trained so) mirror", None
     )
-    turns: Callable[[int, torch.Generator], Tensor] | None = help_text("quarter turns of the copies; None: draws", None)
-    seed: int = help_text("seed of crops and turns", 0)
+    turns: Callable[[int, torch.Generator], Tensor] | None = option("quarter turns of the copies; None: draws", None)
+    seed: int = option("seed of crops and rotations", 0)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.branch is None:
             raise ValueError(
                 "ttt needs a rotation branch: train one on source images with wildtta ttt-train and give its file, "
                 "adapt(network, 'ttt', branch='branch.safetensors')"
             )
-        if self.lr is not None and not (self.lr > 0 and math.isfinite(self.lr)):
-            raise ValueError(f"lr must be a positive number or None (the paper's), got {self.lr!r}")
-        if self.copies < 1 or self.steps < 1:
-            raise ValueError(f"copies and steps must be at least 1, got {self.copies} and {self.steps}")
-        if not 0 <= self.norm_momentum <= 1:
-            raise ValueError(f"norm_momentum must lie between 0 and 1, got {self.norm_momentum!r}")
 
     @classmethod
     def example_options(cls, images: Tensor) -> dict[str, Any]:
@@ -134,10 +128,6 @@ class TTT(Method):
 
     # -- answering -----------------------------------------------------------------------------------------------------
 
-    def predict(self, engine: Engine, images: Tensor) -> Answer:
-        output = self._predicted(engine, images)
-        return Answer(output, StepReport.of_prediction(output, engine))
-
     def step(self, engine: Engine, images: Tensor) -> Answer:
         memory = engine.memory
         if self.episodic:
@@ -149,13 +139,13 @@ class TTT(Method):
         facts: dict[str, Any] = {}
         if usable:
             for _ in range(self.steps):
-                loss, norm, fine = self._practise(engine, images)
+                loss, norm, fine = self._learn(engine, images)
                 sound = sound & fine
                 facts = {"loss": loss, "gradient_norm": norm}
         passed = self.copies * self.steps * len(images) if usable else 0
         return answer_with(
             engine,
-            self._predicted(engine, images),
+            self.predicted(engine, images),
             forwards=len(images) + passed,
             backwards=passed,
             learned=sound,
@@ -163,7 +153,7 @@ class TTT(Method):
             **facts,
         )
 
-    def _predicted(self, engine: Engine, images: Tensor) -> Output:
+    def predicted(self, engine: Engine, images: Tensor) -> Output:
         statistics = norm_statistics(engine)
         if not statistics:
             return engine.forward(images, grad=False)
@@ -173,7 +163,7 @@ class TTT(Method):
 
     # -- learning --------------------------------------------------------------------------------------------------------
 
-    def _practise(self, engine: Engine, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _learn(self, engine: Engine, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """One step on the pretext task: loss, gradient norm, and whether all was finite."""
         memory, learnables, branch = engine.memory, engine.learnables, self._branch(engine)
         copies, turns = self._turned(engine, images)
@@ -225,3 +215,31 @@ class TTT(Method):
 
         with statistics.chosen(engine, rule):
             return engine.forward_to(stage, copies, grad=True)
+
+
+class FunctionalModule:
+    """A module in evaluation mode as a function of its weights, one flat vector: so they can be declared state."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = copy.deepcopy(module).eval().requires_grad_(False)
+        self._shapes = {name: parameter.shape for name, parameter in self._module.named_parameters()}
+
+    def first_weights(self, device: torch.device, dtype: torch.dtype) -> Tensor:
+        """The module's own parameters as a vector."""
+        parameters = [parameter.reshape(-1) for parameter in self._module.parameters()]
+        return torch.cat(parameters).detach().to(device, dtype).clone()
+
+    def named(self, weights: Tensor) -> dict[str, Tensor]:
+        """The vector as named parameters (views)."""
+        sizes = [shape.numel() for shape in self._shapes.values()]
+        pieces = torch.split(weights, sizes)
+        return {name: piece.view(shape) for (name, shape), piece in zip(self._shapes.items(), pieces, strict=True)}
+
+    def __call__(self, weights: Tensor, inputs: Tensor) -> Tensor:
+        buffers = {
+            name: buffer.to(weights.device, weights.dtype if buffer.is_floating_point() else buffer.dtype)
+            for name, buffer in self._module.named_buffers()
+        }
+        result = torch.func.functional_call(self._module, {**self.named(weights), **buffers}, (inputs,))
+        assert isinstance(result, Tensor)
+        return result

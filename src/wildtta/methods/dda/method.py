@@ -11,16 +11,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from wildtta.methods.answering import answer_with
-from wildtta.methods.base import BatchStatistics, Method
-from wildtta.methods.gradient import help_text
+from wildtta.methods.base import BatchStatistics, Method, answer_with
+from wildtta.methods.dda.diffusion import DiffusionModel, diffusers_library, fitted, guided_images, load_diffusion
+from wildtta.methods.options import AT_LEAST_ONE, NOT_NEGATIVE, option
 from wildtta.methods.registry import register
+from wildtta.methods.views import MEAN_HELP, STD_HELP, Level, pixel_scale
 from wildtta.network.parameters import Scope
 from wildtta.network.probe import probe
-from wildtta.parts.diffusion import DiffusionModel, diffusers_library, fitted, guided_images, load_diffusion
-from wildtta.parts.pixels import Level, pixel_scale
 from wildtta.randomness import COUNTER, next_generator, no_draws_yet
-from wildtta.step.report import Answer, Output, StepReport
+from wildtta.step.report import Answer, Output
 
 if TYPE_CHECKING:
     from wildtta.step.engine import Engine
@@ -42,11 +41,12 @@ class DDA(Method):
     Paper: https://arxiv.org/abs/2207.03442. Code of its authors: https://github.com/shiyegao/DDA.
 
     ``diffusion`` is a folder of an unconditional ``diffusers`` model (UNet2DModel, any DDPM schedule), for instance from
-    ``wildtta diffusion-train``, or a :class:`wildtta.parts.diffusion.DiffusionModel`.
+    ``wildtta diffusion-train``, or a :class:`wildtta.methods.dda.diffusion.DiffusionModel`.
     """
 
     name: ClassVar[str] = "dda"
     title: ClassVar[str] = "DDA"
+    order: ClassVar[int] = 110
     paper: ClassVar[str] = "Gao et al., CVPR 2023, https://arxiv.org/abs/2207.03442"
     updates: ClassVar[str] = "nothing (the input)"
     needs_source: ClassVar[str] = "yes, to train the diffusion model (wildtta diffusion-train)"
@@ -55,18 +55,19 @@ class DDA(Method):
     scope: ClassVar[Scope] = "nothing"
     batch_statistics: ClassVar[BatchStatistics] = "source"
 
-    diffusion: str | Path | DiffusionModel | None = help_text("folder of a diffusers model, or a DiffusionModel", None)
-    steps: int = help_text("T: steps of the (respaced) diffusion", 100)
-    depth: int = help_text("N: how many of them the image is noised and denoised", 50)
-    factor: int = help_text("D: the low-pass filter shrinks by this", 4)
-    guidance: float = help_text("w: strength of the guidance, at 256 × 256 pixels", 6.0)
-    ensemble: bool = help_text("average the predictions of the image and the adapted one; else the latter's alone", True)
-    chunk: int = help_text("images diffused at a time", 64)
-    mean: Level = help_text("pixel mean of the preprocessing; None: the network's, or the range", None)
-    std: Level = help_text("pixel std of the preprocessing", None)
-    seed: int = help_text("seed of the noise", 0)
+    diffusion: str | Path | DiffusionModel | None = option("folder of a diffusers model, or a DiffusionModel", None)
+    steps: int = option("T: steps of the (respaced) diffusion", 100, within=AT_LEAST_ONE)
+    depth: int = option("N: how many of them the image is noised and denoised", 50, within=AT_LEAST_ONE)
+    factor: int = option("D: the low-pass filter shrinks by this", 4, within=AT_LEAST_ONE)
+    guidance: float = option("w: strength of the guidance, at 256 × 256 pixels", 6.0, within=NOT_NEGATIVE)
+    ensemble: bool = option("average the predictions of the image and the adapted one; else the latter's alone", True)
+    chunk: int = option("images diffused at a time", 64, within=AT_LEAST_ONE)
+    mean: Level = option(MEAN_HELP, None)
+    std: Level = option(STD_HELP, None)
+    seed: int = option("seed of the noise", 0)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.diffusion is None:
             raise ValueError(
                 "dda needs a diffusion model of the source images: adapt(network, 'dda', diffusion='folder'), where "
@@ -74,10 +75,6 @@ class DDA(Method):
             )
         if not 1 <= self.depth <= self.steps:
             raise ValueError(f"depth must lie between 1 and steps ({self.steps}), got {self.depth}")
-        if self.factor < 1 or self.chunk < 1:
-            raise ValueError(f"factor and chunk must be at least 1, got {self.factor} and {self.chunk}")
-        if not self.guidance >= 0:
-            raise ValueError(f"guidance must be at least 0, got {self.guidance!r}")
 
     @classmethod
     def example_options(cls, images: Tensor) -> dict[str, Any]:
@@ -109,16 +106,12 @@ class DDA(Method):
 
     def step(self, engine: Engine, images: Tensor) -> Answer:
         finite = bool(torch.isfinite(images).all())  # the one read
-        output = self._answered(engine, images) if finite else self._answered_in_passing(engine, images)
+        output = self._answered(engine, images) if finite else self.predicted(engine, images)
         extra = {"diffusions": torch.tensor(len(images))}
         return answer_with(engine, output, forwards=2 * len(images), skipped=not finite, extra=extra)
 
-    def predict(self, engine: Engine, images: Tensor) -> Answer:
-        output = self._answered_in_passing(engine, images)
-        return Answer(output, StepReport.of_prediction(output, engine))
-
-    def _answered_in_passing(self, engine: Engine, images: Tensor) -> Output:
-        """An answer that does not move on in the noise: nothing of the state changes."""
+    def predicted(self, engine: Engine, images: Tensor) -> Output:
+        """The next noise is drawn, and drawn again in the next step: nothing of the state changes."""
         drawn = engine.memory[COUNTER].clone()
         output = self._answered(engine, images)
         engine.memory[COUNTER].copy_(drawn)

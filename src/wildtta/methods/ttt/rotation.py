@@ -1,4 +1,4 @@
-"""Telling by how much an image was turned: the pretext task of TTT, and the branch of a network that does it."""
+"""Rotation prediction, the pretext task of TTT, and the branch of a network that does it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from wildtta.methods.augmix import random_crops
 from wildtta.network.inspection import inspect_network
 from wildtta.network.probe import probe
 from wildtta.network.stages import middle_stage
-from wildtta.parts.augmix import random_crops
 from wildtta.step.state_file import write_atomically
 
 TURNS = 4
