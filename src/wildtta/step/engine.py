@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from wildtta.kernels.faster_kernels import faster_kernels
-from wildtta.kernels.map_layout import MapLayout
-from wildtta.kernels.norm_fusion import NormFusion
+from wildtta.kernels import FastPasses
 from wildtta.network import Network
+from wildtta.network.features import FeatureTap
 from wildtta.network.output import logits_of
 from wildtta.network.stages import run_to
 from wildtta.step.compiling import CompiledNetwork
@@ -50,12 +49,7 @@ class Engine:
         self.gate_open = False
         """Whether the host has seen that the method may learn (it looks until then)."""
         self.compiled: CompiledNetwork | None = None
-        self.faster_kernels = True
-        """Whether attention and LayerNorm on CUDA may run as our own kernels."""
-        self.fused_norms: bool | None = None
-        """Whether GroupNorms on CUDA run as one kernel, with their ReLU: None where it pays, True always, False never."""
-        self._norm_fusion = NormFusion(network.module)
-        self._layout = MapLayout(network.module)
+        self.fast = FastPasses(network.module, network.head)
         self.image_shape: tuple[int, ...] | None = None
         """Shape of one image, once a batch has shown it: for state that holds images."""
         self.companions: dict[str, Any] = {}
@@ -137,7 +131,7 @@ class Engine:
 
     def moved(self) -> None:
         """Follow the network to its (new) device and type."""
-        self._norm_fusion.forget()
+        self.fast.forget()
         if self._learnables is not None and self.source is not None:
             self.source = self.source.to(self._learnables.device, self._learnables.dtype)
         fresh = self.initial_state()
@@ -157,7 +151,7 @@ class Engine:
 
     def forward(self, images: Tensor, *, grad: bool) -> Output:
         """One pass: logits and features in at least float32, with a graph where ``grad``."""
-        with torch.set_grad_enabled(grad), pass_precision(self.precision, images.device), self._fast_norms(images):
+        with torch.set_grad_enabled(grad), pass_precision(self.precision, images.device):
             raw, features = self._run(images) if self.compiled is None else self.compiled(images)
         logits = logits_of(raw)
         features = logits if features is None else features
@@ -170,34 +164,15 @@ class Engine:
 
     def _run(self, images: Tensor) -> tuple[Any, Tensor | None]:
         """The network's result and what entered its head."""
-        captured: list[Tensor] = []
-
-        def tap(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-            captured[:] = [inputs[0]]
-
-        handle = self.network.head.register_forward_pre_hook(tap)
-        try:
-            with self._faster(images):
-                raw = self._layout.run(self.network.module, images)
-        finally:
-            handle.remove()
-        return raw, captured[0] if captured else None
+        fast = self.fast.applied(images, recording=self.fixed_shapes)
+        with fast, contextlib.closing(FeatureTap(self.network.head)) as tap:
+            return self.fast.run(images), tap.take()
 
     def forward_to(self, stage: str, images: Tensor, *, grad: bool) -> Tensor:
         """What the module named ``stage`` gives for ``images``; the network is run no further."""
         precision = pass_precision(self.precision, images.device)
-        with torch.set_grad_enabled(grad), precision, self._fast_norms(images), self._faster(images):
+        with torch.set_grad_enabled(grad), precision, self.fast.applied(images, recording=self.fixed_shapes):
             return run_to(self.network.module, stage, images)
-
-    def _faster(self, images: Tensor) -> contextlib.AbstractContextManager[Any]:
-        usual = contextlib.nullcontext()
-        return faster_kernels(images.device, self.network.head.weight) if self.faster_kernels else usual
-
-    def _fast_norms(self, images: Tensor) -> contextlib.AbstractContextManager[None]:
-        """One kernel per GroupNorm where that pays. A compiled network fuses by itself; a recording has no launches to pay."""
-        if self.fused_norms is False or self.compiled is not None:
-            return contextlib.nullcontext()
-        return self._norm_fusion.applied(images, always=self.fused_norms is True or self.fixed_shapes)
 
     def head_logits(self, features: Tensor) -> Tensor:
         """h(z): the linear head alone, in the losses' type."""

@@ -69,7 +69,7 @@ class GraphRunner:
             images.dtype,
             engine.lr,
             engine.precision,
-            engine.fused_norms,
+            engine.fast.kernels,
             torch.is_autocast_enabled("cuda"),
             torch.get_autocast_dtype("cuda"),
             backends.cuda.matmul.allow_tf32,

@@ -5,20 +5,25 @@ A process of its own: the interpreter is chosen by the environment, before Trito
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import warnings
 from typing import Any
+from unittest import mock
 
 os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
-from test_faster_kernels import METHODS, SmallViT, images_for
+from test_dispatch import METHODS, Block, SmallViT, images_for
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import wildtta
-from wildtta.kernels import attention_kernels, faster_kernels, layer_norm_kernels
+from wildtta.kernels import attention as attention_kernels
+from wildtta.kernels import layer_norm as layer_norm_kernels
+from wildtta.kernels import passes
 
 ATTENTION = {
     "197 tokens": (1, 1, 197, 197, 64),
@@ -131,7 +136,7 @@ def not_a_number() -> bool:
 def trajectory(method: str, faster: bool, **options: Any) -> Tensor:
     torch.manual_seed(3)
     adapter = wildtta.adapt(SmallViT(24), method, **options)
-    adapter._engine.faster_kernels = faster
+    adapter._engine.fast.kernels = faster
     return torch.stack([adapter(batch) for batch in images_for(3, 2, 24)])
 
 
@@ -181,15 +186,23 @@ class PostNorm(nn.Module):
         return self.head(self.last(x))
 
 
-def output_types() -> dict[str, list[str]]:
-    """Types of a LayerNorm's outputs under autocast, pass by pass."""
+def output_types(*, hooked: bool = False) -> dict[str, list[str]]:
+    """Types that the kernel writes for LayerNorms under autocast, pass by pass."""
     network, types = PostNorm(), {}
-    for name in ("added", "before", "last"):
-        module = getattr(network, name)
-        module.register_forward_hook(lambda _, __, out, name=name: types.setdefault(name, []).append(str(out.dtype)))
-    for _ in range(2):
-        with torch.autocast("cpu", torch.bfloat16), faster_kernels.faster_kernels(torch.device("cpu"), network.head.weight):
-            network(torch.randn(3, 16))
+    names = {module.weight: name for name, module in network.named_modules() if isinstance(module, nn.LayerNorm)}
+    if hooked:
+        network.before.register_forward_hook(lambda module, inputs, output: None)
+
+    def noted(x: Tensor, gamma: Tensor, beta: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+        types.setdefault(names[gamma], []).append(str(dtype))
+        return layer_norm_kernels.LayerNorm(eps, dtype)(x, gamma, beta)
+
+    fast = passes.FastPasses(network, network.head)
+    with mock.patch.object(layer_norm_kernels, "layer_norm", noted):
+        for _ in range(2):
+            x = torch.randn(3, 16)
+            with torch.autocast("cpu", torch.bfloat16), fast.applied(x):
+                network(x)
     return types
 
 
@@ -199,7 +212,7 @@ def multi_head() -> dict[str, Any]:
     x = torch.randn(2, 11, 32)
     wanted, _ = module(x, x, x, need_weights=False)
     used.clear()
-    with faster_kernels.faster_kernels(torch.device("cpu"), torch.empty(0)):
+    with passes.FastPasses(module, module.out_proj).applied(x):
         found, _ = module(x, x, x, need_weights=False)
     return {"error": apart((found,), (wanted,))[0], "used": sum(map(len, used.values()))}
 
@@ -211,20 +224,31 @@ def failing() -> dict[str, Any]:
         raise RuntimeError("out of resources")
 
     result: dict[str, Any] = {}
-    for name in ("_forward", "_backward"):
-        kept = [(module, getattr(module, name)) for module in (attention_kernels, layer_norm_kernels)]
-        for module, _ in kept:
-            setattr(module, name, fails)
-        with warnings.catch_warnings(record=True) as seen:
+    operations = attention_kernels.Attention, layer_norm_kernels.LayerNorm
+    for name in ("forward", "backward"):
+        with warnings.catch_warnings(record=True) as seen, contextlib.ExitStack() as stack:
             warnings.simplefilter("always")
+            for operation in operations:
+                stack.enter_context(mock.patch.object(operation, name, fails))
             ours = trajectory("sar", True, **METHODS["sar"])
         native = trajectory("sar", False, **METHODS["sar"])
-        for module, function in kept:
-            setattr(module, name, function)
-            module.kernels.broken = False
+        for operation in operations:
+            operation.broken = False
         told = [str(warning.message) for warning in seen if "Triton" in str(warning.message)]
         result[name] = {"warnings": told, "apart": float((ours - native).abs().max() / native.abs().max())}
     return result
+
+
+def checkpointed() -> dict[str, float]:
+    """A pass that runs again in the backward pass, where the kernels are not in place."""
+    torch.manual_seed(0)
+    x, network = torch.randn(2, 5, 32, requires_grad=True), Block(32, 2)
+    (wanted,) = torch.autograd.grad(network(x).sum(), x)
+    used.clear()
+    with passes.FastPasses(network, network.proj).applied(x):
+        result = checkpoint(network, x, use_reentrant=False)
+    (found,) = torch.autograd.grad(result.sum(), x)
+    return {"apart": float((found - wanted).abs().max()), "used": sum(map(len, used.values()))}
 
 
 def main() -> None:
@@ -244,14 +268,16 @@ def main() -> None:
         "parts": parts_of_the_gradient(),
         "not a number": not_a_number(),
     }
-    faster_kernels.runs_kernels = lambda device: True
+    passes.kernels_run_on = lambda device: True
     torch.backends.cuda.matmul.allow_tf32 = True
     attention_kernels.attention = counted("attention", attention_kernels.attention)
     layer_norm_kernels.layer_norm = counted("norm", layer_norm_kernels.layer_norm)
     report["adapters"] = adapters()
     report["output types"] = output_types()
+    report["hooked output types"] = output_types(hooked=True)
     report["multi head"] = multi_head()
     report["failing"] = failing()
+    report["checkpointed"] = checkpointed()
     print(json.dumps(report))
 
 

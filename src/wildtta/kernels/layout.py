@@ -1,9 +1,9 @@
 """The order in which images lie in memory on their way into a network.
 
 On the CPU, convolutions in float32 and bfloat16 are faster where a pixel's channels lie together (``channels_last``): the
-library then need not reorder every feature map. The layout spreads from the images through all layers, so that the images
-alone are converted and the network is left as it is. Results differ by rounding, so that it is done where it pays alone:
-small images and batches of a few stay as they are, and with them the bits of a bare prediction.
+library then need not reorder every feature map. The layout spreads from the images through all layers, so only the images
+are converted. Results differ by rounding, so it is done only where it pays: small images and small batches stay as they
+are, and with them the bits of a bare prediction.
 """
 
 from __future__ import annotations
@@ -18,22 +18,21 @@ T = TypeVar("T")
 SMALLEST_BATCH = 8
 SMALLEST_INPUT = 1 << 20
 """Values in a batch (16 images of 3×224×224 have 2.4 million)."""
-_TYPES = (torch.float32, torch.bfloat16)
 
 
 class MapLayout:
-    """Runs a network on images in the layout that suits the device; on images as they are where the network cannot take that."""
+    """Runs a network on images in the layout that suits the device."""
 
     def __init__(self, network: nn.Module) -> None:
-        kinds = {type(module) for module in network.modules()}
-        normalises_maps = any(issubclass(kind, (nn.GroupNorm, nn.BatchNorm2d)) for kind in kinds)
-        self.channels_last = normalises_maps and any(issubclass(kind, nn.Conv2d) for kind in kinds)
+        modules = list(network.modules())
+        normalises_maps = any(isinstance(module, (nn.GroupNorm, nn.BatchNorm2d)) for module in modules)
+        self.channels_last = normalises_maps and any(isinstance(module, nn.Conv2d) for module in modules)
 
     def run(self, network: Callable[[Tensor], T], images: Tensor) -> T:
         """``network(images)``.
 
-        A network that takes the order of its maps for granted (``view`` where ``reshape`` is meant) raises a RuntimeError; it
-        then gets its images as they came, from now on.
+        A network that relies on the order of its maps (``view`` where ``reshape`` is meant) raises a RuntimeError; from then
+        on it gets its images as they came.
         """
         if not self.suits(images):
             return network(images)
@@ -50,7 +49,7 @@ class MapLayout:
             self.channels_last
             and images.device.type == "cpu"
             and images.dim() == 4
-            and images.dtype in _TYPES
+            and images.dtype in (torch.float32, torch.bfloat16)
             and len(images) >= SMALLEST_BATCH
             and images.numel() >= SMALLEST_INPUT
         )

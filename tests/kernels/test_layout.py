@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, nn
 
 import wildtta
-from wildtta.kernels import map_layout
-from wildtta.kernels.map_layout import SMALLEST_BATCH, MapLayout
+from wildtta.kernels import layout
+from wildtta.kernels.layout import SMALLEST_BATCH, MapLayout
 
 
 @pytest.fixture(autouse=True)
 def _small_images_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(map_layout, "SMALLEST_INPUT", 1)
+    monkeypatch.setattr(layout, "SMALLEST_INPUT", 1)
 
 
 class Recorder(nn.Module):
@@ -67,8 +67,8 @@ def test_adapting_learns_the_same_in_either_layout() -> None:
     answers = []
     for channels_last in (True, False):
         adapter = wildtta.adapt(network(), "sar", reliable=None, recovery=None, lr=0.01)
-        assert adapter._engine._layout.channels_last
-        adapter._engine._layout.channels_last = channels_last
+        assert adapter._engine.fast.layout.channels_last
+        adapter._engine.fast.layout.channels_last = channels_last
         answers.append(torch.stack([adapter(images(16)) for _ in range(10)]))
     torch.testing.assert_close(answers[0], answers[1], rtol=1e-4, atol=1e-5)
     assert not torch.equal(answers[0][0], answers[0][9])
@@ -76,9 +76,9 @@ def test_adapting_learns_the_same_in_either_layout() -> None:
 
 def test_a_network_that_relies_on_its_maps_order_gets_images_as_they_came() -> None:
     stubborn = network(flatten=ViewAsRows())
-    layout = MapLayout(stubborn)
-    torch.testing.assert_close(layout.run(stubborn, images(16)), stubborn(images(16)), rtol=0, atol=0)
-    assert not layout.channels_last
+    maps = MapLayout(stubborn)
+    torch.testing.assert_close(maps.run(stubborn, images(16)), stubborn(images(16)), rtol=0, atol=0)
+    assert not maps.channels_last
     adapter = wildtta.adapt(stubborn, "tent", lr=0.01)
     assert adapter(images(16)).shape == (16, 10)
 
@@ -96,8 +96,8 @@ def test_small_images_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_small_batches_float64_and_networks_without_maps_stay_as_they_are() -> None:
-    layout = MapLayout(network())
-    assert layout.suits(images(SMALLEST_BATCH))
-    assert not layout.suits(images(SMALLEST_BATCH - 1))
-    assert not layout.suits(images(16, torch.float64))
+    maps = MapLayout(network())
+    assert maps.suits(images(SMALLEST_BATCH))
+    assert not maps.suits(images(SMALLEST_BATCH - 1))
+    assert not maps.suits(images(16, torch.float64))
     assert not MapLayout(nn.Sequential(nn.Conv2d(3, 8, 4, stride=4), nn.Flatten(), nn.LayerNorm(72))).suits(images(16))

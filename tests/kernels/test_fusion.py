@@ -1,4 +1,4 @@
-"""GroupNorm kernels against torch's own layers, what is fused and what is not, and that nobody's module is left changed."""
+"""GroupNorm kernels against torch's own layers, what is fused and what is not, and that the network is left unchanged."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import wildtta
-from wildtta.kernels import fused_norms, norm_fusion
-from wildtta.kernels.fused_norms import FusedNorm, group_norm_of_torch, installed
-from wildtta.kernels.norm_fusion import NormFusion, find_fused_norms
+from wildtta.kernels import FastPasses, passes
 
 
 def on_gpu(test: Callable[..., None]) -> Callable[..., None]:
@@ -33,7 +31,7 @@ def on_gpu(test: Callable[..., None]) -> Callable[..., None]:
 @pytest.fixture(scope="module")
 def interpreted() -> dict[str, Any]:
     pytest.importorskip("triton")
-    script = Path(__file__).with_name("fused_norms_interpreted.py")
+    script = Path(__file__).with_name("fusion_interpreted.py")
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     report: dict[str, Any] = json.loads(done.stdout)
@@ -151,51 +149,83 @@ def shake(network: nn.Module) -> nn.Module:
     return network
 
 
+class Emulated:
+    """torch's own operations in place of the kernel, on the CPU, and the calls that it got."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Tensor, bool, torch.dtype]] = []
+        """γ, whether with the ReLU, and the result's type."""
+
+    def __call__(
+        self, x: Tensor, groups: int, gamma: Tensor, beta: Tensor, eps: float, *, relu: bool, dtype: torch.dtype
+    ) -> Tensor:
+        self.calls.append((gamma, relu, dtype))
+        z = F.group_norm(x, groups, gamma, beta, eps)
+        return (torch.relu(z) if relu else z).to(dtype)
+
+
 @pytest.fixture
-def _on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The search needs no kernel: it asks torch's own operations."""
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Emulated:
+    """A CPU that counts as a GPU: finding what may be fused needs no kernel."""
     pytest.importorskip("triton")
-    for module in (fused_norms, norm_fusion):
-        monkeypatch.setattr(module, "DEVICES", ("cpu",))
+    from wildtta.kernels import group_norm
+
+    emulated = Emulated()
+    monkeypatch.setattr(passes, "kernels_run_on", lambda device: True)
+    monkeypatch.setattr(group_norm, "group_norm", emulated)
+    return emulated
 
 
-def found_in(network: nn.Module) -> dict[str, str | None]:
-    names = {module: name for name, module in network.named_modules()}
-    layers = find_fused_norms(network, torch.randn(4, 3, 6, 6))
-    return {names[layer.norm]: None if layer.relu is None else names[layer.relu] for layer in layers}
+def fast_passes(network: nn.Module) -> FastPasses:
+    head = next(module for module in network.modules() if isinstance(module, nn.Linear))
+    fast = FastPasses(network, head)
+    fast.kernels = True
+    return fast
+
+
+def run(network: nn.Module, x: Tensor, fast: FastPasses | None = None) -> Any:
+    fast = fast or fast_passes(network)
+    with fast.applied(x):
+        return fast.run(x)
 
 
 IMAGES = torch.randn(4, 3, 6, 6, generator=torch.Generator().manual_seed(3))
 
 
-@pytest.mark.usefixtures("_on_the_cpu")
-def test_a_bottleneck_s_inner_relus_are_fused_and_the_one_behind_the_sum_is_not() -> None:
+def found_in(network: nn.Module, kernel: Emulated) -> dict[str, bool]:
+    """By the norms that went to the kernel: whether with their ReLU. What the network returns must not change."""
+    names = {module.weight: name for name, module in network.named_modules() if isinstance(module, nn.GroupNorm)}
+    kernel.calls.clear()
+    expected = network(IMAGES)
+    torch.testing.assert_close(run(network, IMAGES), expected, rtol=0, atol=0)
+    return {names.get(gamma, "another γ"): relu for gamma, relu, _ in kernel.calls}
+
+
+def test_a_bottleneck_s_inner_relus_are_fused_and_the_one_behind_the_sum_is_not(kernel: Emulated) -> None:
     network = shake(classifier(Bottleneck(4)))
-    assert found_in(network) == {"1.bn1": "1.act1", "1.bn2": "1.act2", "1.bn3": None}
-    layers = find_fused_norms(network, IMAGES)
-    assert all(layer.narrow for layer in layers if layer.relu is not None), "convolutions cast what they take"
-    before = network(IMAGES)
-    with installed(layers, group_norm_of_torch):
-        assert torch.equal(network(IMAGES), before)
+    assert found_in(network, kernel) == {"1.bn1": True, "1.bn2": True, "1.bn3": False}
+    kernel.calls.clear()
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = network(IMAGES)
+        assert torch.equal(run(network, IMAGES), expected)
+    types = {relu: dtype for _, relu, dtype in kernel.calls}
+    assert types == {True: torch.bfloat16, False: torch.float32}, "convolutions cast what they take"
 
 
-@pytest.mark.usefixtures("_on_the_cpu")
 @pytest.mark.parametrize("gate", [0.5, 0.0])
-def test_a_result_that_goes_elsewhere_too_keeps_its_relu(gate: float) -> None:
+def test_a_result_that_goes_elsewhere_too_keeps_its_relu(kernel: Emulated, gate: float) -> None:
     """With a gate of 0 the logits do not tell; the gate may learn."""
-    assert found_in(shake(classifier(Branching(gate)))) == {"1.norm": None}
+    assert found_in(shake(classifier(Branching(gate))), kernel) == {"1.norm": False}
 
 
-@pytest.mark.usefixtures("_on_the_cpu")
-@pytest.mark.parametrize("shared", ["norm", "relu"])
-def test_shared_modules_are_not_fused(shared: str) -> None:
-    assert set(found_in(shake(classifier(Twice(shared)))).values()) == {None}
+def test_a_shared_norm_is_not_fused_and_a_shared_relu_is(kernel: Emulated) -> None:
+    assert found_in(shake(classifier(Twice("norm"))), kernel) == {"1.norm1": False}
+    assert found_in(shake(classifier(Twice("relu"))), kernel) == {"1.norm1": True, "1.norm2": True}
 
 
-@pytest.mark.usefixtures("_on_the_cpu")
-def test_a_result_that_the_caller_gets_keeps_its_relu() -> None:
+def test_a_result_that_the_caller_gets_keeps_its_relu(kernel: Emulated) -> None:
     network = shake(nn.Sequential(nn.Conv2d(3, 4, 3), WithResult()).eval())
-    assert found_in(network) == {"1.norm": None}
+    assert found_in(network, kernel) == {"1.norm": False}
 
 
 class Ordinary(nn.GroupNorm):
@@ -213,100 +243,111 @@ class Activated(nn.GroupNorm):
         return F.relu(super().forward(x))
 
 
-@pytest.mark.usefixtures("_on_the_cpu")
-def test_subclasses_are_known_by_what_they_compute() -> None:
-    assert found_in(classifier(Ordinary(2, 4))) == {"1": None}
-    assert found_in(classifier(OneMore(2, 4))) == {}
-    assert found_in(classifier(Activated(2, 4))) == {}
-    assert found_in(classifier(nn.GroupNorm(2, 4, affine=False))) == {}
+def test_subclasses_get_what_they_compute(kernel: Emulated) -> None:
+    assert found_in(shake(classifier(Ordinary(2, 4))), kernel) == {"1": False}
+    assert found_in(shake(classifier(OneMore(2, 4))), kernel) == {"another γ": False}
+    assert found_in(shake(classifier(Activated(2, 4))), kernel) == {"1": True}
+    assert found_in(classifier(nn.GroupNorm(2, 4, affine=False)), kernel) == {}
 
 
-@pytest.mark.usefixtures("_on_the_cpu")
-def test_timm_s_layers() -> None:
+def test_timm_s_layers(kernel: Emulated) -> None:
     layers = pytest.importorskip("timm.layers")
-    assert found_in(classifier(layers.GroupNorm(4, 2))) == {"1": None}
-    assert found_in(classifier(layers.GroupNormAct(4, 2))) == {}
+    assert found_in(shake(classifier(layers.GroupNorm(4, 2))), kernel) == {"1": False}
+    assert found_in(shake(classifier(layers.GroupNormAct(4, 2))), kernel) == {"1": True}
+
+
+def test_a_network_that_does_not_run_on_noise_keeps_its_relus(kernel: Emulated) -> None:
+    class Picky(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            if len(x) == 2:
+                raise ValueError("two images")
+            return x
+
+    network = shake(classifier(nn.GroupNorm(2, 4), nn.ReLU(), Picky()))
+    assert found_in(network, kernel) == {"1": False}
 
 
 # -- what is left behind ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("_on_the_cpu")
-def test_the_network_is_untouched_after_an_error() -> None:
+def test_the_network_is_untouched_after_an_error(kernel: Emulated, monkeypatch: pytest.MonkeyPatch) -> None:
     network = shake(classifier(Bottleneck(4)))
     before = {name: dict(module.__dict__) for name, module in network.named_modules()}
-    layers = find_fused_norms(network, IMAGES)
 
     def fail(*given: object, **named: object) -> Tensor:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), installed(layers, fail):
-        network(IMAGES)
-    assert all("forward" not in module.__dict__ for module in network.modules())
+    from wildtta.kernels import group_norm
+
+    monkeypatch.setattr(group_norm, "group_norm", fail)
+    with pytest.raises(KeyboardInterrupt):
+        run(network, IMAGES)
     assert {name: set(module.__dict__) for name, module in network.named_modules()} == {
         n: set(d) for n, d in before.items()
     }
-    assert [(layer.kernel, layer._through) for layer in layers] == [(None, None)] * 3
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
     assert copy.deepcopy(network).state_dict().keys() == network.state_dict().keys()
 
 
-@pytest.mark.usefixtures("_on_the_cpu")
-def test_hooks_see_what_they_would_have_seen() -> None:
+def test_hooks_see_what_they_would_have_seen(kernel: Emulated) -> None:
     network = shake(classifier(Bottleneck(4)))
-    layers = find_fused_norms(network, IMAGES)
+    fast = fast_passes(network)
+    run(network, IMAGES, fast)
     seen: list[Tensor] = []
-    handle = network[1].drop_block.register_forward_hook(lambda module, inputs, output: seen.append(output.clone()))
+    watched = (network[1].drop_block, network[1].act1)
+    handles = [module.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].clone())) for module in watched]
     expected = network(IMAGES)
-    with installed(layers, group_norm_of_torch):
-        assert torch.equal(network(IMAGES), expected)
-    handle.remove()
-    assert torch.equal(seen[0], seen[1])
+    kernel.calls.clear()
+    assert torch.equal(run(network, IMAGES, fast), expected)
+    assert not any(relu for _, relu, _ in kernel.calls)
+    for handle in handles:
+        handle.remove()
+    assert torch.equal(seen[0], seen[2])
+    assert torch.equal(seen[1], seen[3])
     assert (seen[0] < 0).any()
+    assert (seen[1] < 0).any()
 
 
-@pytest.mark.usefixtures("_on_the_cpu")
-def test_what_the_kernel_is_not_made_for_takes_the_layer_s_own_forward() -> None:
+def test_what_the_kernel_is_not_made_for_goes_to_torch(kernel: Emulated) -> None:
     norm, relu = shake(nn.Sequential(nn.GroupNorm(2, 4), nn.ReLU()))
-    layer = FusedNorm(norm, relu, [norm, relu])
-    calls: list[torch.Size] = []
-
-    def kernel(x: Tensor, *given: Any, **named: Any) -> Tensor:
-        calls.append(x.shape)
-        return group_norm_of_torch(x, *given, **named)
-
     tensors = {
         "contiguous": (torch.randn(2, 4, 3, 5), True),
         "channels last": (torch.randn(2, 4, 3, 5).to(memory_format=torch.channels_last), False),
         "three dimensions": (torch.randn(2, 4, 5), False),
         "empty": (torch.randn(0, 4, 3, 5), False),
+        "float64": (torch.randn(2, 4, 3, 5, dtype=torch.float64), False),
     }
-    for name, (x, fused) in tensors.items():
-        calls.clear()
-        with installed([layer], kernel):
-            result = relu(norm(x))
-        assert torch.equal(result, torch.relu(norm(x))), name
-        assert bool(calls) == fused, name
-    with installed([layer], kernel, smallest=1 << 20):
-        calls.clear()
+    for name, (x, taken) in tensors.items():
+        network = copy.deepcopy(nn.Sequential(norm, relu)).to(x.dtype)
+        kernel.calls.clear()
+        with FastPasses(network, nn.Linear(1, 1)).applied(x, recording=True):
+            result = network(x)
+        assert torch.equal(result, network(x)), name
+        assert bool(kernel.calls) == taken, name
+    kernel.calls.clear()
+    with FastPasses(norm, nn.Linear(1, 1)).applied(x):
         norm(torch.randn(2, 4, 3, 5))
-    assert not calls, "too small to be worth a launch"
+    assert not kernel.calls, "too small to be worth a launch"
 
 
 def test_nothing_is_looked_for_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(norm_fusion, "find_fused_norms", lambda *given: pytest.fail("looked for norms on the CPU"))
+    monkeypatch.setattr(FastPasses, "_fusions_for", lambda *given: pytest.fail("looked for norms on the CPU"))
     network = shake(classifier(Bottleneck(4)))
     adapter = wildtta.adapt(network, "tent")
-    adapter._engine.fused_norms = True
+    adapter._engine.fast.kernels = True
     adapter(IMAGES)
 
 
-@pytest.mark.usefixtures("_on_the_cpu")
-def test_a_copied_adapter_has_norms_of_its_own() -> None:
-    fusion = NormFusion(shake(classifier(Bottleneck(4))))
-    assert len(fusion._found(IMAGES)) == 3
-    twin = copy.deepcopy(fusion)
-    assert {layer.norm for layer in twin._found(IMAGES)} <= set(twin._network.modules())
-    assert not {layer.norm for layer in twin._found(IMAGES)} & set(fusion._network.modules())
+def test_a_copied_adapter_has_norms_of_its_own(kernel: Emulated) -> None:
+    fast = fast_passes(shake(classifier(Bottleneck(4))))
+    run(fast._network, IMAGES, fast)
+    twin = copy.deepcopy(fast)
+    kernel.calls.clear()
+    run(twin._network, IMAGES, twin)
+    assert sorted(relu for _, relu, _ in kernel.calls) == [False, True, True]
+    used = {id(gamma) for gamma, _, _ in kernel.calls}
+    assert used <= {id(parameter) for parameter in twin._network.parameters()}
+    assert not used & {id(parameter) for parameter in fast._network.parameters()}
 
 
 # -- on a GPU ----------------------------------------------------------------------------------------------------------------
@@ -335,7 +376,7 @@ def gpu_network() -> nn.Module:
 def gpu_answers(method: str, fused: bool, graphs: bool, precision: str = "fp32") -> tuple[Tensor, wildtta.Adapter]:
     options = {"lr": 4e-5, "warmup": 0} if method == "sar2" else {"lr": 1e-4}
     adapter = wildtta.adapt(gpu_network(), method, reliable=0.9, precision=precision, **options)
-    adapter._engine.fused_norms = fused
+    adapter._engine.fast.kernels = fused
     if not graphs:
         adapter._graphs._failed = True
     generator = torch.Generator().manual_seed(1)
@@ -354,9 +395,8 @@ def test_fused_steps_equal_native_ones(method: str, tolerance: float, graphs: bo
 
     native, _ = gpu_answers(method, False, graphs)
     fused, adapter = gpu_answers(method, True, graphs)
-    layers = adapter._engine._norm_fusion._layers
-    assert sorted(layer.relu is not None for layer in layers) == [False] * 4 + [True] * 4
-    assert not group_norm._failed
+    assert len(adapter._engine.fast._fusions[False]) == 4, "one ReLU of each block"
+    assert not group_norm.GroupNorm.broken
     assert (native - fused).abs().max() < tolerance * native.abs().max()
 
 
@@ -373,7 +413,7 @@ def test_compiled_kernels_give_the_numbers_of_float64(shape: tuple[int, ...], re
     z = group_norm.group_norm(leaves[0], 32, leaves[1], leaves[2], 1e-5, relu=relu, dtype=dtype)
     dz = torch.randn_like(z)
     found = torch.autograd.grad(z, leaves, dz)
-    assert not group_norm._failed
+    assert not group_norm.GroupNorm.broken
     exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
     want = F.group_norm(exact[0], 32, exact[1], exact[2], 1e-5)
     want = torch.relu(want) if relu else want
@@ -402,12 +442,12 @@ def test_the_kernel_repeats_itself_bit_for_bit() -> None:
 def test_a_network_that_moves_to_the_gpu_later_is_fused_there() -> None:
     network = gpu_network().cpu()
     adapter = wildtta.adapt(network, "tent", precision="bf16")
-    assert adapter._engine._norm_fusion._layers is None
+    assert not adapter._engine.fast._fusions
     adapter.cuda()
-    adapter._engine.fused_norms = True
+    adapter._engine.fast.kernels = True
     answer = adapter(torch.randn(8, 3, 32, 32).cuda())
     assert torch.isfinite(answer).all()
-    assert len(adapter._engine._norm_fusion._layers) == 8
+    assert len(adapter._engine.fast._fusions[True]) == 4
 
 
 @on_gpu
@@ -421,6 +461,9 @@ def test_a_result_that_is_summed_as_float32_stays_so_under_autocast(added: float
 
     body = nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.ReLU(), Added(), nn.Conv2d(8, 8, 3), nn.AdaptiveAvgPool2d(1)
     network = shake(nn.Sequential(*body, nn.Flatten(), nn.Linear(8, 5)).cuda().eval())
-    (layer,) = find_fused_norms(network, IMAGES.cuda())
-    assert layer.relu is network[2]
-    assert layer.narrow == narrow
+    from wildtta.kernels.fusion import find_fusions
+
+    with torch.autocast("cuda", torch.bfloat16):
+        (fusion,) = find_fusions(network, network[-1], IMAGES.cuda()).values()
+    assert network[2] in fusion.modules
+    assert fusion.narrow == narrow

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import wildtta
-from wildtta.kernels import faster_kernels, fused_norms, triton_support
-from wildtta.kernels.triton_support import Kernels, runs_kernels
+from wildtta.kernels import FastPasses, passes
+from wildtta.kernels.operation import Operation
+from wildtta.kernels.passes import kernels_run_on
 
 
 def on_gpu(test: Callable[..., None]) -> Callable[..., None]:
@@ -86,7 +87,7 @@ def images_for(steps: int, batch: int, side: int) -> list[Tensor]:
 @pytest.fixture(scope="module")
 def interpreted() -> dict[str, Any]:
     pytest.importorskip("triton")
-    script = Path(__file__).with_name("faster_kernels_interpreted.py")
+    script = Path(__file__).with_name("dispatch_interpreted.py")
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -130,9 +131,11 @@ def test_an_adapter_learns_the_same_with_the_kernels(interpreted: dict[str, Any]
 
 def test_outputs_are_cast_for_linear_layers_alone(interpreted: dict[str, Any]) -> None:
     types = interpreted["output types"]
-    assert types["before"] == ["torch.float32", "torch.bfloat16"], "seen in the first pass, used in the second"
+    assert types["before"] == ["torch.bfloat16", "torch.bfloat16"]
     assert set(types["added"]) == {"torch.float32"}
     assert set(types["last"]) == {"torch.float32"}, "what enters the head are the features"
+    hooked = interpreted["hooked output types"]
+    assert set(hooked["before"]) == {"torch.float32"}, "a hook sees what it would have seen"
 
 
 def test_multi_head_attention_uses_the_kernels(interpreted: dict[str, Any]) -> None:
@@ -140,7 +143,11 @@ def test_multi_head_attention_uses_the_kernels(interpreted: dict[str, Any]) -> N
     assert interpreted["multi head"]["error"] < 2e-3
 
 
-@pytest.mark.parametrize("half", ["_forward", "_backward"])
+def test_a_checkpointed_pass_is_left_to_torch(interpreted: dict[str, Any]) -> None:
+    assert interpreted["checkpointed"] == {"apart": 0, "used": 0}
+
+
+@pytest.mark.parametrize("half", ["forward", "backward"])
 def test_a_kernel_that_fails_is_told_once_and_torch_goes_on(interpreted: dict[str, Any], half: str) -> None:
     found = interpreted["failing"][half]
     assert len(found["warnings"]) == 2
@@ -152,32 +159,32 @@ def test_a_kernel_that_fails_is_told_once_and_torch_goes_on(interpreted: dict[st
 # -- when they are used ------------------------------------------------------------------------------------------------------
 
 
-class Used(Exception):
-    """A kernel was about to be used."""
+class Used(BaseException):
+    """A kernel was about to be used. (No ``Exception``, which would be a kernel's failure.)"""
 
 
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A CPU that counts as a GPU, with kernels that tell that they are used."""
+    """Kernels that take every shape, and tell that they are used."""
+    pytest.importorskip("triton")
+    from wildtta.kernels import attention, layer_norm
 
-    def module(shapes_fit: Callable[..., bool], name: str) -> Any:
-        def tell(*args: Any) -> Tensor:
-            raise Used(name)
+    def tell(*args: Any) -> Tensor:
+        raise Used
 
-        kernels = SimpleNamespace(attempt=lambda ours, torchs: ours())
-        return SimpleNamespace(suits=shapes_fit, kernels=kernels, attention=tell, layer_norm=tell)
-
-    fits = module(lambda *args: True, "used")
-    monkeypatch.setattr(faster_kernels, "runs_kernels", lambda device: True)
-    monkeypatch.setattr(faster_kernels, "_kernels", lambda: (fits, fits))
+    for module, function in ((attention, "attention"), (layer_norm, "layer_norm")):
+        monkeypatch.setattr(module, "suits", lambda q, *others: q.dtype != torch.float64)
+        monkeypatch.setattr(module, function, tell)
     before, torch.backends.cuda.matmul.allow_tf32 = torch.backends.cuda.matmul.allow_tf32, True
     yield
     torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def within(work: Callable[[], Any]) -> bool:
-    """Whether ``work`` uses a kernel."""
-    with faster_kernels.faster_kernels(torch.device("cpu"), torch.empty(0)):
+    """Whether ``work`` uses a kernel where the CPU counts as a GPU."""
+    from wildtta.kernels.dispatch import Dispatch
+
+    with Dispatch(torch.device("cpu"), {}):
         try:
             work()
         except Used:
@@ -244,7 +251,8 @@ def test_conditions_of_layer_norm() -> None:
 
 def test_shapes_that_the_kernels_know() -> None:
     pytest.importorskip("triton")
-    from wildtta.kernels import attention_kernels, layer_norm_kernels
+    from wildtta.kernels import attention as attention_kernels
+    from wildtta.kernels import layer_norm as layer_norm_kernels
 
     def attention(*shape: int, **options: Any) -> bool:
         x = torch.empty(shape, device="meta", **options)
@@ -271,43 +279,56 @@ def test_shapes_that_the_kernels_know() -> None:
 
 
 def test_the_cpu_has_no_kernels() -> None:
-    assert not runs_kernels(torch.device("cpu"))
+    assert not kernels_run_on(torch.device("cpu"))
     network = SmallViT(16)
-    with faster_kernels.faster_kernels(torch.device("cpu"), network.head.weight) as mode:
+    with FastPasses(network, network.head).applied(images_for(1, 2, 16)[0]) as mode:
         assert mode is None
     adapter = wildtta.adapt(network, "sar")
-    adapter._engine.faster_kernels = False
+    adapter._engine.fast.kernels = False
     assert adapter(images_for(1, 2, 16)[0]).shape == (2, 10)
 
 
 def test_want_of_memory_is_no_fault_of_a_kernel() -> None:
-    family = Kernels("Something")
+    class Something(Operation):
+        name = "Something"
 
     def exhausted() -> int:
         raise torch.cuda.OutOfMemoryError("CUDA out of memory")
 
     with pytest.raises(torch.cuda.OutOfMemoryError):
-        family.attempt(exhausted, lambda: 1)
-    assert not family.broken
+        Something.attempt(exhausted, lambda: 1)
+    assert not Something.broken
 
     def fails() -> int:
         raise ValueError("no such instruction")
 
     with pytest.warns(UserWarning, match=r"Something runs as torch's own.*no such instruction"):
-        assert family.attempt(fails, lambda: 1) == 1
-    assert family.attempt(lambda: 2, lambda: 1) == 1, "not tried again"
+        assert Something.attempt(fails, lambda: 1) == 1
+    assert Something.attempt(lambda: 2, lambda: 1) == 1, "not tried again"
 
 
 def test_the_environment_switches_our_kernels_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton_support, "triton_is_installed", lambda: True)
-    monkeypatch.setattr(triton_support, "generation", lambda device: 9)
+    monkeypatch.setattr(passes, "_can_be_imported", lambda: True)
+    monkeypatch.setattr(passes, "generation", lambda device: 9)
     device = torch.device("cuda")
-    assert triton_support.runs_kernels(device)
+    assert kernels_run_on(device)
     monkeypatch.setenv("WILDTTA_KERNELS", "torch")
-    assert not triton_support.runs_kernels(device)
-    fused_norms.kernels.cache_clear()
-    assert fused_norms.kernels() is None
-    fused_norms.kernels.cache_clear()
+    assert not kernels_run_on(device)
+
+
+def test_a_missing_triton_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise ImportError("No module named 'triton'")
+
+    monkeypatch.setattr(passes, "generation", lambda device: 9)
+    monkeypatch.setattr(passes.importlib, "import_module", missing)
+    passes._can_be_imported.cache_clear()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert not any(kernels_run_on(torch.device("cuda")) for _ in range(2))
+    assert len(told) == 1
+    assert "No module named 'triton'" in str(told[0].message)
+    passes._can_be_imported.cache_clear()
 
 
 # -- on a GPU ------------------------------------------------------------------------------------------------------------------
@@ -315,7 +336,7 @@ def test_the_environment_switches_our_kernels_off(monkeypatch: pytest.MonkeyPatc
 
 def trajectory(method: str, *, faster: bool, graphs: bool, precision: str, steps: int = 8, **options: Any) -> Tensor:
     adapter = wildtta.adapt(SmallViT(64, 128, 2).cuda().eval(), method, precision=precision, **options)
-    adapter._engine.faster_kernels = faster
+    adapter._engine.fast.kernels = faster
     cls = type(adapter.method)
     before, cls.capturable = cls.capturable, graphs
     try:
@@ -361,7 +382,7 @@ def test_other_precisions_on_a_gpu(precision: str) -> None:
 @on_gpu
 @pytest.mark.parametrize("shape", [(4, 12, 197, 64), (2, 3, 65, 64), (1, 2, 1025, 32), (2, 2, 50, 128), (3, 1, 7, 16)])
 def test_attention_on_a_gpu_is_that_of_float64(shape: tuple[int, ...]) -> None:
-    from wildtta.kernels import attention_kernels
+    from wildtta.kernels import attention as attention_kernels
 
     samples, heads, tokens, width = shape
     made = torch.randn(3, samples, tokens, heads, width, device="cuda")
@@ -373,7 +394,7 @@ def test_attention_on_a_gpu_is_that_of_float64(shape: tuple[int, ...]) -> None:
     again = torch.autograd.grad(attention_kernels.attention(*inputs), inputs, slope)
     assert all(torch.equal(a, b) for a, b in zip(found[1:], again, strict=True)), "bit for bit the same"
     wanted = [native, *torch.autograd.grad(native, exact, slope.double())]
-    assert not attention_kernels.kernels.broken
+    assert not attention_kernels.Attention.broken
     for a, b in zip(found, wanted, strict=True):
         assert (a - b).abs().max() < 2e-3 * b.abs().max()
 
@@ -382,7 +403,7 @@ def test_attention_on_a_gpu_is_that_of_float64(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("outside", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(64 * 197, 768), (1000, 64), (17, 8192), (5, 1001)])
 def test_layer_norm_on_a_gpu_is_that_of_float64(shape: tuple[int, int], outside: torch.dtype) -> None:
-    from wildtta.kernels import layer_norm_kernels
+    from wildtta.kernels import layer_norm as layer_norm_kernels
 
     inputs = [value.cuda().requires_grad_() for value in (torch.randn(shape) * 2 + 5, *torch.randn(2, shape[1]).unbind())]
     exact = [value.detach().double().requires_grad_() for value in inputs]
@@ -391,7 +412,7 @@ def test_layer_norm_on_a_gpu_is_that_of_float64(shape: tuple[int, int], outside:
     slope = torch.randn(shape, device="cuda").to(outside)
     found = [ours, *torch.autograd.grad(ours, inputs, slope)]
     wanted = [native, *torch.autograd.grad(native, exact, slope.double())]
-    assert not layer_norm_kernels.kernels.broken
+    assert not layer_norm_kernels.LayerNorm.broken
     bounds = (1e-2 if outside == torch.bfloat16 else 1e-6, 1e-6, 1e-5, 1e-5)
     for a, b, bound in zip(found, wanted, bounds, strict=True):
         assert (a - b).abs().max() < bound * b.abs().max()
