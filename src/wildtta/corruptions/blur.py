@@ -12,14 +12,13 @@ from torch import Tensor
 from wildtta.corruptions import filters
 from wildtta.corruptions.constants import Level
 from wildtta.corruptions.draws import Draws
+from wildtta.corruptions.filters import to_levels, to_unit
 
 
 def gaussian_blur(images: Tensor, level: Level, draws: Draws) -> Tensor:
     """Gaussian filter; level: (sigma in pixels,)."""
-    del draws
     (sigma,) = level
-    blurred = filters.gaussian_blur(images.to(torch.float64).div_(255.0), sigma)
-    return blurred.clamp_(0.0, 1.0).mul_(255.0)
+    return to_levels(filters.gaussian_blur(to_unit(images), sigma))
 
 
 @functools.lru_cache(maxsize=32)
@@ -51,7 +50,6 @@ def defocus_blur(images: Tensor, level: Level, draws: Draws) -> Tensor:
     The kernel is symmetric in both axes, so columns at equal distance are added first and rows at equal distance last:
     a quarter of the multiplications.
     """
-    del draws
     radius, alias_sigma = level
     kernel = disk_kernel(radius, alias_sigma)
     half = kernel.shape[0] // 2
@@ -59,7 +57,7 @@ def defocus_blur(images: Tensor, level: Level, draws: Draws) -> Tensor:
     quarter = np.where(kernel[half:, half:] > 1e-9, kernel[half:, half:], 0.0)
     reach = int(np.flatnonzero(quarter.any(axis=0))[-1])
     height, width = images.shape[2:]
-    padded = filters.pad(filters.pad(images, reach, 2, "mirror"), reach, 3, "mirror").to(torch.float64)
+    padded = filters.pad(images, reach, "mirror").to(torch.float64)
     columns = [padded.narrow(3, reach, width)]
     columns += [
         padded.narrow(3, reach - offset, width) + padded.narrow(3, reach + offset, width)
@@ -82,13 +80,12 @@ def glass_blur(images: Tensor, level: Level, draws: Draws) -> Tensor:
     """Gaussian filter, local shuffling by one-way copies, Gaussian filter; level: (sigma, reach, iterations)."""
     sigma, reach, iterations = level[0], int(level[1]), int(level[2])
     count, channels, height, width = images.shape
-    blurred = filters.gaussian_blur(images.to(torch.float64).div_(255.0), sigma)
+    blurred = filters.gaussian_blur(to_unit(images), sigma)
     flat = blurred.mul_(255.0).to(torch.uint8).reshape(count, channels, -1)
     for _ in range(iterations):
         source = copy_sources(draws, reach, height, width)
         flat = flat.gather(2, source.unsqueeze(1).expand(-1, channels, -1))
-    shuffled = flat.reshape(images.shape).to(torch.float64).div_(255.0)
-    return filters.gaussian_blur(shuffled, sigma).clamp_(0.0, 1.0).mul_(255.0)
+    return to_levels(filters.gaussian_blur(to_unit(flat.reshape(images.shape)), sigma))
 
 
 def copy_sources(draws: Draws, reach: int, height: int, width: int) -> Tensor:
@@ -133,11 +130,10 @@ def zoom_blur(images: Tensor, level: Level, draws: Draws) -> Tensor:
 
     The factor 1 is among them, so the clean image counts twice.
     """
-    del draws
     end, step = level
-    clean = images.to(torch.float32).div_(255.0)
+    clean = to_unit(images, torch.float32)
     factors = np.arange(1.0, end, step)
     total = torch.zeros_like(clean)
     for factor in factors:
         total.add_(filters.clipped_zoom(clean, float(factor)).to(torch.float32))
-    return total.add_(clean).div_(len(factors) + 1).clamp_(0.0, 1.0).mul_(255.0)
+    return to_levels(total.add_(clean).div_(len(factors) + 1))

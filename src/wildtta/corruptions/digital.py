@@ -9,38 +9,35 @@ from wildtta.corruptions import filters
 from wildtta.corruptions.colour import hsv_to_rgb, rgb_to_hsv
 from wildtta.corruptions.constants import Level
 from wildtta.corruptions.draws import Draws
+from wildtta.corruptions.filters import to_levels, to_unit
 
 
 def brightness(images: Tensor, level: Level, draws: Draws) -> Tensor:
     """Offset of the value channel; level: (offset,)."""
-    del draws
     (offset,) = level
-    hue, saturation, value = rgb_to_hsv(images.to(torch.float64).div_(255.0))
-    return hsv_to_rgb(hue, saturation, value.add_(offset).clamp_(0.0, 1.0)).clamp_(0.0, 1.0).mul_(255.0)
+    hue, saturation, value = rgb_to_hsv(to_unit(images))
+    return to_levels(hsv_to_rgb(hue, saturation, value.add_(offset).clamp_(0.0, 1.0)))
 
 
 def saturate(images: Tensor, level: Level, draws: Draws) -> Tensor:
     """Affine map of the saturation channel; level: (factor, offset)."""
-    del draws
     factor, offset = level
-    hue, saturation, value = rgb_to_hsv(images.to(torch.float64).div_(255.0))
+    hue, saturation, value = rgb_to_hsv(to_unit(images))
     saturation = saturation.mul_(factor).add_(offset).clamp_(0.0, 1.0)
-    return hsv_to_rgb(hue, saturation, value).clamp_(0.0, 1.0).mul_(255.0)
+    return to_levels(hsv_to_rgb(hue, saturation, value))
 
 
 def contrast(images: Tensor, level: Level, draws: Draws) -> Tensor:
     """Shrink towards each channel's mean; level: (factor,). The sums are of integers, hence exact in any order."""
-    del draws
     (factor,) = level
     pixels = images.shape[2] * images.shape[3]
     sums = images.sum(dim=(2, 3), keepdim=True, dtype=torch.int64)
     mean = sums.to(torch.float64) / (255.0 * pixels)
-    return images.to(torch.float64).div_(255.0).sub_(mean).mul_(factor).add_(mean).clamp_(0.0, 1.0).mul_(255.0)
+    return to_levels(to_unit(images).sub_(mean).mul_(factor).add_(mean))
 
 
 def pixelate(images: Tensor, level: Level, draws: Draws) -> Tensor:
     """Box-filter to a share of the side and back; level: (share,)."""
-    del draws
     (share,) = level
     height, width = images.shape[2:]
     small = filters.box_resize(images, max(int(height * share), 1), max(int(width * share), 1))
@@ -54,14 +51,14 @@ def elastic_transform(images: Tensor, level: Level, draws: Draws) -> Tensor:
     """
     amplitude, sigma, half_range = level
     height, width = images.shape[2:]
-    clean = images.to(torch.float32).div_(255.0)
+    clean = to_unit(images, torch.float32)
     warped = _random_affine(clean, draws.uniform((3, 2)), half_range)
     shifts = torch.stack([draws.uniform((height, width)) for _ in range(2)], dim=1).mul_(2.0).sub_(1.0)
     columns, rows = _smooth(shifts, sigma).mul_(amplitude).to(torch.float32).to(torch.float64).unbind(1)
     grid_rows = torch.arange(height, device=images.device, dtype=torch.float64)[:, None]
     grid_columns = torch.arange(width, device=images.device, dtype=torch.float64)[None, :]
     moved = filters.bilinear_sample(warped, rows + grid_rows, columns + grid_columns, "symmetric")
-    return moved.to(torch.float32).clamp_(0.0, 1.0).mul_(255.0)
+    return to_levels(moved.to(torch.float32))
 
 
 def _smooth(fields: Tensor, sigma: float) -> Tensor:

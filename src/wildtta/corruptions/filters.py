@@ -20,6 +20,16 @@ Border = Literal["edge", "symmetric", "mirror"]
 """``edge``: aaa|abcd; ``symmetric``: cba|abcd (the edge is repeated); ``mirror``: dcb|abcd (it is not)."""
 
 
+def to_unit(images: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
+    """8-bit values as floats from 0 to 1."""
+    return images.to(dtype).div_(255.0)
+
+
+def to_levels(values: Tensor) -> Tensor:
+    """Floats cut to [0, 1], as grey levels from 0 to 255; in place."""
+    return values.clamp_(0.0, 1.0).mul_(255.0)
+
+
 def border_index(positions: Tensor, length: int, border: Border) -> Tensor:
     """Map integer positions, possibly outside ``[0, length)``, to positions inside by the border rule."""
     if border == "edge" or length == 1:
@@ -30,11 +40,13 @@ def border_index(positions: Tensor, length: int, border: Border) -> Tensor:
     return torch.minimum(wrapped, last - wrapped)
 
 
-def pad(images: Tensor, radius: int, axis: int, border: Border) -> Tensor:
-    """Extend ``axis`` by ``radius`` on both sides."""
-    length = images.shape[axis]
-    positions = torch.arange(-radius, length + radius, device=images.device)
-    return images.index_select(axis, border_index(positions, length, border))
+def pad(images: Tensor, radius: int, border: Border, axes: tuple[int, ...] = (-2, -1)) -> Tensor:
+    """Extend the axes by ``radius`` on both sides."""
+    for axis in axes:
+        length = images.shape[axis]
+        positions = torch.arange(-radius, length + radius, device=images.device)
+        images = images.index_select(axis, border_index(positions, length, border))
+    return images
 
 
 def gaussian_weights(sigma: float, truncate: float) -> npt.NDArray[np.float64]:
@@ -59,7 +71,7 @@ def _symmetric_filter(images: Tensor, weights: npt.NDArray[np.float64], axis: in
     if radius == 0:
         return images
     length = images.shape[axis]
-    padded = pad(images, radius, axis, border).to(torch.float64)
+    padded = pad(images, radius, border, (axis,)).to(torch.float64)
     total = padded.narrow(axis, radius, length) * float(weights[0])
     for offset in range(radius, 0, -1):
         pair = padded.narrow(axis, radius - offset, length) + padded.narrow(axis, radius + offset, length)
@@ -150,7 +162,7 @@ def motion_blur(images: Tensor, radius: int, sigma: float, degrees: Tensor) -> T
     row_shift = torch.ceil(steps * angle.sin() - 0.5).long()
 
     reach = taps - 1
-    padded = pad(pad(images, reach, 2, "edge"), reach, 3, "edge")
+    padded = pad(images, reach, "edge")
     stride = width + 2 * reach
     flat = padded.reshape(count, channels, -1)
     row = torch.arange(reach, reach + height, device=images.device)[:, None]

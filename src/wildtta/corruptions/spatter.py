@@ -15,6 +15,7 @@ from torch import Tensor
 from wildtta.corruptions import filters
 from wildtta.corruptions.constants import Level
 from wildtta.corruptions.draws import Draws
+from wildtta.corruptions.filters import to_levels, to_unit
 
 WATER_COLOUR = (175, 238, 238)
 MUD_COLOUR = (63, 42, 20)
@@ -32,7 +33,7 @@ def spatter(images: Tensor, level: Level, draws: Draws) -> Tensor:
     noise = draws.normal((height, width)).to(torch.float64).mul_(deviation).add_(mean)
     liquid = filters.gaussian_blur(noise, sigma)
     liquid = torch.where(liquid < threshold, 0.0, liquid)
-    clean = images.to(torch.float32).div_(255.0)
+    clean = to_unit(images, torch.float32)
     if kind == 0:
         return _water(clean, liquid, strength)
     return _mud(clean, liquid, threshold, strength)
@@ -47,7 +48,7 @@ def _mud(clean: Tensor, liquid: Tensor, threshold: float, sigma: float) -> Tenso
     cover = filters.gaussian_blur((liquid > threshold).to(torch.float32), sigma)
     cover = torch.where(cover < 0.8, 0.0, cover).unsqueeze(1)
     colour = _colour(MUD_COLOUR, clean.device)
-    return (clean * (1.0 - cover) + colour * cover).clamp_(0.0, 1.0).mul_(255.0)
+    return to_levels(clean * (1.0 - cover) + colour * cover)
 
 
 def _water(clean: Tensor, liquid: Tensor, intensity: float) -> Tensor:
@@ -59,12 +60,12 @@ def _water(clean: Tensor, liquid: Tensor, intensity: float) -> Tensor:
     mask = (drops * relief).to(torch.float32)
     peak = mask.amax(dim=(1, 2), keepdim=True)
     mask = (mask / torch.where(peak > 0, peak, 1.0)).mul_(intensity).unsqueeze(1)
-    return (clean + mask * _colour(WATER_COLOUR, clean.device)).clamp_(0.0, 1.0).mul_(255.0)
+    return to_levels(clean + mask * _colour(WATER_COLOUR, clean.device))
 
 
 def correlate(planes: Tensor, kernel: tuple[tuple[int, ...], ...]) -> Tensor:
     """3 x 3 integer correlation with mirrored borders on ``[N, H, W]``."""
-    return _weighted_windows(filters.pad(filters.pad(planes, 1, 1, "mirror"), 1, 2, "mirror"), kernel)
+    return _weighted_windows(filters.pad(planes, 1, "mirror"), kernel)
 
 
 def _weighted_windows(padded: Tensor, kernel: tuple[tuple[int, ...], ...]) -> Tensor:
@@ -78,7 +79,7 @@ def _weighted_windows(padded: Tensor, kernel: tuple[tuple[int, ...], ...]) -> Te
 
 def box_mean(planes: Tensor) -> Tensor:
     """Mean over 3 x 3 windows with mirrored borders."""
-    padded = filters.pad(filters.pad(planes, 1, 1, "mirror"), 1, 2, "mirror")
+    padded = filters.pad(planes, 1, "mirror")
     mean = _weighted_windows(padded, ((1, 1, 1),) * 3).div_(9.0)
     # Rounded to float32: a mean that equals an integer must not fall below it by the division.
     return mean.to(torch.float32).to(torch.float64)
@@ -100,7 +101,7 @@ def equalise_histogram(planes: Tensor) -> Tensor:
 
 def canny_edges(planes: Tensor, low: int, high: int) -> Tensor:
     """Canny's edges of 8-bit planes ``[N, H, W]``: 3 x 3 Sobel, L1 magnitude, thinning, hysteresis; bool."""
-    padded = filters.pad(filters.pad(planes, 1, 1, "edge"), 1, 2, "edge")
+    padded = filters.pad(planes, 1, "edge")
     across = _weighted_windows(padded, ((-1, 0, 1), (-2, 0, 2), (-1, 0, 1)))
     down = _weighted_windows(padded, ((-1, -2, -1), (0, 0, 0), (1, 2, 1)))
     magnitude = across.abs() + down.abs()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from wildtta.corruptions import filters
 from wildtta.corruptions.constants import Level
 from wildtta.corruptions.draws import Draws
-from wildtta.corruptions.frost_textures import Texture
+from wildtta.corruptions.filters import to_levels, to_unit
 
 LUMA = (0.299, 0.587, 0.114)
 """Weights of red, green and blue in the grey value (ITU-R BT.601)."""
@@ -23,14 +25,14 @@ def snow(images: Tensor, level: Level, draws: Draws) -> Tensor:
     height, width = images.shape[2:]
     flakes = draws.normal((height, width)).mul_(deviation).add_(mean).unsqueeze(1)
     layer = filters.clipped_zoom(flakes, zoom)
-    layer = torch.where(layer < threshold, 0.0, layer).clamp_(0.0, 1.0).mul_(255.0).floor_()
+    layer = to_levels(torch.where(layer < threshold, 0.0, layer)).floor_()
     degrees = draws.uniform(()).mul_(90.0).sub_(135.0)
     layer = filters.motion_blur(layer, int(radius), sigma, degrees).div_(255.0)
 
-    clean = images.to(torch.float32).div_(255.0)
+    clean = to_unit(images, torch.float32)
     whitened = torch.maximum(clean, _grey(clean).mul_(1.5).add_(0.5))
     base = clean.mul_(blend).add_(whitened.mul_(1.0 - blend))
-    return (base + layer + layer.flip((2, 3))).clamp_(0.0, 1.0).mul_(255.0)
+    return to_levels(base + layer + layer.flip((2, 3)))
 
 
 def _grey(clean: Tensor) -> Tensor:
@@ -45,7 +47,7 @@ def _grey(clean: Tensor) -> Tensor:
     return total
 
 
-def frost(images: Tensor, level: Level, draws: Draws, textures: list[Texture]) -> Tensor:
+def frost(images: Tensor, level: Level, draws: Draws, textures: Sequence[Tensor]) -> Tensor:
     """Weighted sum with a random cut of one of the frost textures.
 
     level: (weight of the image, weight of the frost, scale at which the textures were loaded); ``textures`` are the five
@@ -58,7 +60,7 @@ def frost(images: Tensor, level: Level, draws: Draws, textures: list[Texture]) -
     lefts = draws.integers_below([max(texture.shape[2] - width, 1) for texture in chosen])
     cuts = torch.stack(
         [
-            texture.on(images.device)[:, top : top + height, left : left + width]
+            texture[:, top : top + height, left : left + width]
             for texture, top, left in zip(chosen, tops, lefts, strict=True)
         ]
     )
@@ -72,10 +74,10 @@ def fog(images: Tensor, level: Level, draws: Draws) -> Tensor:
     height, width = images.shape[2:]
     side = 1 << (max(height, width) - 1).bit_length()
     haze = plasma_fractal(draws, side, decay)[:, None, :height, :width]
-    clean = images.to(torch.float64).div_(255.0)
+    clean = to_unit(images)
     brightest = clean.amax(dim=(1, 2, 3), keepdim=True)
     hazy = clean.add_(haze * strength)
-    return hazy.mul_(brightest).div_(brightest + strength).clamp_(0.0, 1.0).mul_(255.0)
+    return to_levels(hazy.mul_(brightest).div_(brightest + strength))
 
 
 def plasma_fractal(draws: Draws, side: int, decay: float) -> Tensor:
