@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from wildtta.randomness import numpy_generator
 from wildtta.streams.labels import IntArray, as_labels, images_by_class
 
 OFFICIAL_INFINITY = 500_000.0
@@ -89,35 +90,25 @@ def read_order(path: Path, *, images: int) -> IntArray:
     return np.asarray(stored, dtype=np.int64)
 
 
-def class_probabilities(classes: int, ratio: float, major: int) -> npt.NDArray[np.float64]:
-    """Q_t: probability ratio / (ratio + classes - 1) on the major class, 1 / (ratio + classes - 1) elsewhere."""
-    if math.isinf(ratio):
-        probabilities = np.zeros(classes, dtype=np.float64)
-        probabilities[major] = 1.0
-    else:
-        minor = 1.0 / (ratio + classes - 1)
-        probabilities = np.full(classes, minor, dtype=np.float64)
-        probabilities[major] = minor * ratio
-    return probabilities
-
-
 def _drawn_classes(
     class_order: npt.ArrayLike, ratio: float, draws: int, uniforms: npt.NDArray[np.float64]
 ) -> IntArray:
     """The class of every step by inverting Q_t's cumulative distribution at one uniform number per step."""
     majors = np.asarray(class_order, dtype=np.int64)
+    minor = 1.0 / (ratio + len(majors) - 1)  # 0 for an infinite ratio
     drawn = np.empty((len(majors), draws), dtype=np.int64)
     for period, (major, chances) in enumerate(zip(majors, uniforms.reshape(len(majors), draws), strict=True)):
-        cumulative = class_probabilities(len(majors), ratio, int(major)).cumsum()
-        cumulative /= cumulative[-1]
-        drawn[period] = cumulative.searchsorted(chances, side="right")
+        probabilities = np.full(len(majors), minor)
+        probabilities[major] = 1.0 if math.isinf(ratio) else minor * ratio
+        cumulative = probabilities.cumsum()
+        drawn[period] = (cumulative / cumulative[-1]).searchsorted(chances, side="right")
     return drawn.reshape(-1)
 
 
 def _resampled(labels: IntArray, ratio: float, draws: int, seed: int) -> IntArray:
     """Class order, classes and images from one generator; classes without images take no part."""
     _, groups = images_by_class(labels)
-    generator = np.random.default_rng(seed)
+    generator = numpy_generator(seed)
     class_order = generator.permutation(len(groups))
     drawn = _drawn_classes(class_order, ratio, draws, generator.random(len(groups) * draws))
     counts = np.array([len(group) for group in groups], dtype=np.int64)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from wildtta.randomness import numpy_generator
 from wildtta.streams.labels import IntArray, as_labels, images_by_class
 
 
@@ -19,7 +20,7 @@ def mild(labels: npt.ArrayLike, *, seed: int = 0) -> IntArray:
     >>> mild([0, 0, 1, 1], seed=0).tolist()
     [2, 0, 1, 3]
     """
-    return np.random.default_rng(seed).permutation(len(as_labels(labels))).astype(np.int64)
+    return numpy_generator(seed).permutation(len(as_labels(labels))).astype(np.int64)
 
 
 def single(labels: npt.ArrayLike, *, seed: int = 0) -> IntArray:
@@ -44,7 +45,7 @@ def dirichlet(labels: npt.ArrayLike, gamma: float = 0.1, *, slots: int | None = 
     periods = len(groups) if slots is None else slots
     if periods < 1:
         raise ValueError(f"slots must be at least 1, got {periods}")
-    generator = np.random.default_rng(seed)
+    generator = numpy_generator(seed)
     bursts: list[list[IntArray]] = [[] for _ in range(periods)]
     for group in groups:
         shuffled = generator.permutation(group)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
@@ -107,29 +107,10 @@ class Stream:
         """The stream cut off after so many samples."""
         if samples < 1:
             raise ValueError(f"a stream keeps at least 1 sample, got {samples}")
-        return Stream(
-            scenario=self.scenario,
-            domains=self.domains,
+        return replace(
+            self,
             domain=self.domain[:samples],
             index=self.index[:samples],
-            batch_size=self.batch_size,
             breaks=tuple(b for b in self.breaks if b < samples),
             resets=tuple(r for r in self.resets if r < samples),
         )
-
-
-def in_sequence(
-    scenario: str, domains: tuple[Domain, ...], orders: list[IntArray], *, batch_size: int, reset_each: bool
-) -> Stream:
-    """Domains one after the other, each with its own order; a reset before each of them, or only at the start."""
-    lengths = [len(order) for order in orders]
-    starts = tuple(int(s) for s in np.concatenate(([0], np.cumsum(lengths)[:-1])))
-    return Stream(
-        scenario=scenario,
-        domains=domains,
-        domain=np.repeat(np.arange(len(domains), dtype=np.int64), lengths),
-        index=np.concatenate(orders),
-        batch_size=batch_size,
-        breaks=starts,
-        resets=starts if reset_each else (0,),
-    )
