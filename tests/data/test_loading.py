@@ -174,7 +174,7 @@ def test_jpegs_decoded_by_torchvision_find_their_places_among_the_others(tmp_pat
         (tmp_path / "a" / f"{i}.jpg").write_bytes(b"\xff\xd8\xff broken")
     images = folder(tmp_path)
     loader = Loader(images, batch_size=batch_size, protocol="glyphs", on_error="skip", workers=1)
-    loader._stream_loader.decoder = "gpu"  # refused by the constructor, which knows that there is no GPU
+    loader.stream_loader.decoder = "gpu"  # refused by the constructor, which knows that there is no GPU
     with pytest.warns(UserWarning, match="so the CPU does"):
         seen = torch.cat([x for x, _ in loader])
     assert [number_of(text.split()[0]) for text in loader.broken] == [6, 7]

@@ -11,6 +11,7 @@ resized on their shorter side and cropped at the centre.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -137,19 +138,17 @@ def _timm_protocol(network: nn.Module | None) -> InputProtocol:
 
 
 def _custom_protocol(text: str) -> InputProtocol:
+    fields: dict[str, Any] = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
     try:
-        given = dict(part.split("=", 1) for part in text.removeprefix("custom:").split(",") if part)
-        unknown = sorted(set(given) - {"size", "resize", "mean", "std", "interpolation"})
-        if unknown:
-            raise ValueError(f"no field {', '.join(unknown)}")
-        return InputProtocol(
-            text,
-            mean=_triple([float(v) for v in given["mean"].split("/")]) if "mean" in given else IMAGENET_MEAN,
-            std=_triple([float(v) for v in given["std"].split("/")]) if "std" in given else IMAGENET_STD,
-            size=int(given["size"]) if "size" in given else None,
-            resize=int(given["resize"]) if "resize" in given else None,
-            interpolation=given.get("interpolation", "bilinear"),
-        )
+        for part in filter(None, text.removeprefix("custom:").split(",")):
+            name, _, value = part.partition("=")
+            if name not in ("size", "resize", "mean", "std", "interpolation"):
+                raise ValueError(f"no field {name}")
+            if name in ("mean", "std"):
+                fields[name] = _triple(value.split("/"))
+            else:
+                fields[name] = value if name == "interpolation" else int(value)
+        return InputProtocol(text, **fields)
     except ValueError as error:
         raise DataError(
             f"protocol {text!r} cannot be read ({error}); "
@@ -157,11 +156,10 @@ def _custom_protocol(text: str) -> InputProtocol:
         ) from error
 
 
-def _triple(values: Any) -> Triple:
-    listed = [float(v) for v in values]
-    if len(listed) not in (1, 3):
-        raise DataError(f"expected one value or one per RGB channel, got {len(listed)}")
-    red, green, blue = listed * 3 if len(listed) == 1 else listed
+def _triple(values: Sequence[float | str]) -> Triple:
+    if len(values) not in (1, 3):
+        raise DataError(f"expected one value or one per RGB channel, got {len(values)}")
+    red, green, blue = [float(value) for value in values] * (3 // len(values))
     return red, green, blue
 
 

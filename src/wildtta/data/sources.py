@@ -1,4 +1,4 @@
-"""Where files lie: a folder, a zip or a tar. One door to list and to read, without unpacking.
+"""Where files lie: a folder, a zip or a tar. One way to list and to read them, without unpacking.
 
 Handles are opened per process, so that a source may be used in worker processes, forked or spawned.
 """
@@ -16,7 +16,7 @@ from wildtta.data.errors import DataError
 
 
 class Source(Protocol):
-    """A tree of files. Names are relative, with forward slashes; `""` is the root."""
+    """A tree of files. Names are relative, with forward slashes; `""` is the root. Hidden files are left out."""
 
     path: Path
 
@@ -41,10 +41,8 @@ def open_source(path: str | os.PathLike[str]) -> Source:
     if location.is_dir():
         return FolderSource(location)
     if not location.exists():
-        parent = location.parent
-        while not parent.exists():
-            parent = parent.parent
-        raise DataError(f"no data at {location}: the path does not exist (the nearest folder that does is {parent})")
+        nearest = next(parent for parent in location.parents if parent.exists())
+        raise DataError(f"no data at {location}: the path does not exist (the nearest folder that does is {nearest})")
     if location.suffix.lower() == ".zip":
         return ZipSource(location)
     if location.suffix.lower() == ".tar":
@@ -52,20 +50,21 @@ def open_source(path: str | os.PathLike[str]) -> Source:
     raise DataError(f"{location} is a file of another kind; expected a folder, a .zip or an uncompressed .tar")
 
 
+def inside(under: str, name: str) -> str:
+    """The full name of what is called `name` in the folder `under`."""
+    return f"{under}/{name}" if under else name
+
+
 def files_below(source: Source, under: str = "") -> list[str]:
     """Full names of all files below `under`: those directly in it, then folder by folder."""
     names = source.files(under)
     for folder in source.folders(under):
-        names += files_below(source, _join(under, folder))
+        names += files_below(source, inside(under, folder))
     return names
 
 
-def _join(under: str, name: str) -> str:
-    return f"{under}/{name}" if under else name
-
-
 class FolderSource:
-    """Files of a folder on disk. Hidden files are left out."""
+    """Files of a folder on disk."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -74,7 +73,7 @@ class FolderSource:
         return sorted(e.name for e in self._entries(under) if e.is_dir())
 
     def files(self, under: str = "") -> list[str]:
-        return sorted(_join(under, e.name) for e in self._entries(under) if e.is_file())
+        return sorted(inside(under, e.name) for e in self._entries(under) if e.is_file())
 
     def _entries(self, under: str) -> list[os.DirEntry[str]]:
         with os.scandir(self.path / under) as entries:
@@ -133,15 +132,6 @@ class ZipSource(_ArchiveTree):
         return {**self.__dict__, "_archive": None, "_process": None}
 
 
-def _has_end_mark(path: Path, members: list[tarfile.TarInfo]) -> bool:
-    """Whether an empty block follows the last member; a file cut off between two members has none."""
-    block = tarfile.BLOCKSIZE
-    end = max((m.offset_data + -(-m.size // block) * block for m in members), default=0)
-    with path.open("rb") as file:
-        file.seek(end)
-        return file.read(block) == bytes(block)
-
-
 class TarSource(_ArchiveTree):
     """Files of an uncompressed tar, read at their offsets."""
 
@@ -161,6 +151,17 @@ class TarSource(_ArchiveTree):
 
     def read(self, name: str) -> bytes:
         offset, size = self._span[name]
-        with self.path.open("rb") as file:
-            file.seek(offset)
-            return file.read(size)
+        return _read_at(self.path, offset, size)
+
+
+def _has_end_mark(path: Path, members: list[tarfile.TarInfo]) -> bool:
+    """Whether an empty block follows the last member; a file cut off between two members has none."""
+    block = tarfile.BLOCKSIZE
+    end = max((m.offset_data + -(-m.size // block) * block for m in members), default=0)
+    return _read_at(path, end, block) == bytes(block)
+
+
+def _read_at(path: Path, offset: int, size: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read(size)

@@ -6,11 +6,14 @@ import os
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
-from wildtta.data.announcing import announced
-from wildtta.data.encoded import EncodedImages, is_image
 from wildtta.data.errors import layout_error, some_of
-from wildtta.data.sources import Source, files_below, open_source
+from wildtta.data.image_files import EncodedImages, is_image
+from wildtta.data.sources import Source, files_below, inside, open_source
+from wildtta.progress import shown
+
+LAYOUT = "<root>/<class>/<image>, one folder per class (a zip or tar of that layout will do)"
 
 
 def folder(path: str | os.PathLike[str], *, classes: Sequence[str] | int | None = None) -> EncodedImages:
@@ -22,32 +25,36 @@ def folder(path: str | os.PathLike[str], *, classes: Sequence[str] | int | None 
     source = open_source(path)
     root = class_root(source)
     found = source.folders(root)
-    expected = "<root>/<class>/<image>, one folder per class (a zip or tar of that layout will do)"
-    if isinstance(classes, int):
-        if len(found) != classes:
-            raise layout_error(
-                f"{source.path}: expected {classes} classes, found {len(found)} class folders",
-                expected=expected,
-                found=some_of(found),
-                remedy="complete the folder, or use a network for the classes that are there",
-            )
-        names: Sequence[str] = found
-    else:
-        names = found if classes is None else classes
-    return read_classes(source, root, names, what=str(source.path), expected=expected)
+    if isinstance(classes, int) and len(found) != classes:
+        raise layout_error(
+            f"{source.path}: expected {classes} classes, found {len(found)} class folders",
+            expected=LAYOUT,
+            found=some_of(found),
+            remedy="complete the folder, or use a network for the classes that are there",
+        )
+    names = found if classes is None or isinstance(classes, int) else classes
+    return read_classes(source, root, names, what=str(source.path), expected=LAYOUT)
 
 
 def class_root(source: Source, under: str = "") -> str:
     """The folder that holds the class folders: passes through folders that hold nothing but one folder of folders."""
     folders = source.folders(under)
     if len(folders) == 1 and not any(map(is_image, source.files(under))):
-        inner = f"{under}/{folders[0]}" if under else folders[0]
+        inner = inside(under, folders[0])
         if source.folders(inner) and not any(map(is_image, source.files(inner))):
             # A class folder may keep its files in a folder of its own (Tiny-ImageNet's <wnid>/images/): not a wrapper.
-            if source.folders(inner) == ["images"]:
-                return under
-            return class_root(source, inner)
+            return under if source.folders(inner) == ["images"] else class_root(source, inner)
     return under
+
+
+def list_classes(source: Source, root: str, classes: Sequence[str]) -> EncodedImages:
+    """The images of these class folders, class after class; some may be empty."""
+    files, labels = [], []
+    for label, name in enumerate(shown(classes, f"{source.path}: listing class folders", len(classes))):
+        images = [(source, file) for file in files_below(source, inside(root, name)) if is_image(file)]
+        files += images
+        labels += [label] * len(images)
+    return EncodedImages(files, labels, classes)
 
 
 def read_classes(
@@ -58,7 +65,7 @@ def read_classes(
     what: str,
     expected: str,
     class_names: Sequence[str] | None = None,
-    outputs: np.ndarray[tuple[int, ...], np.dtype[np.int64]] | None = None,
+    outputs: npt.NDArray[np.int64] | None = None,
     equal_counts: bool = False,
     usual_count: int | None = None,
 ) -> EncodedImages:
@@ -80,22 +87,18 @@ def read_classes(
             remedy="unpack the archive again, completely"
             + (", and sort the loose images into their class folders" if loose else ""),
         )
-    files, labels = [], []
-    for label, name in enumerate(announced(classes, f"{what}: listing class folders")):
-        images = [f for f in files_below(source, f"{root}/{name}" if root else name) if is_image(f)]
-        files += [(source, image) for image in images]
-        labels += [label] * len(images)
-    counts = np.bincount(np.asarray(labels, dtype=np.int64), minlength=len(classes))
-    if counts.min() == 0 or (equal_counts and counts.min() != counts.max()):
-        fewest = [f"{classes[i]} ({counts[i]})" for i in np.argsort(counts, kind="stable") if counts[i] < counts.max()]
-        problem = "without images" if counts.min() == 0 else "with fewer images than the others"
-        lacking = int((counts == 0).sum() if counts.min() == 0 else len(fewest))
+    images = list_classes(source, root, classes)
+    counts = np.bincount(images.labels, minlength=len(classes))
+    most, fewest = int(counts.max()), int(counts.min())
+    if fewest == 0 or (equal_counts and fewest < most):
+        problem = "without images" if fewest == 0 else "with fewer images than the others"
+        lacking = int((counts == 0).sum() if fewest == 0 else (counts < most).sum())
+        named = [f"{classes[i]} ({counts[i]})" for i in np.argsort(counts, kind="stable") if counts[i] < most]
         raise layout_error(
-            f"{what}: {lacking} of {len(classes)} class folders {problem}: {some_of(fewest)}; "
-            f"the fullest has {counts.max()}",
+            f"{what}: {lacking} of {len(classes)} class folders {problem}: {some_of(named)}; the fullest has {most}",
             expected=expected,
-            found=f"{len(files)} images, {counts.min()} to {counts.max()} per class",
+            found=f"{len(images)} images, {fewest} to {most} per class",
             remedy="the set is half-unpacked: unpack the archive again, completely",
         )
-    note = "" if usual_count in (None, counts.max()) else f"{counts.max()} images per class instead of {usual_count}"
-    return EncodedImages(files, labels, class_names or classes, outputs=outputs, note=note)
+    note = "" if usual_count in (None, most) else f"{most} images per class instead of {usual_count}"
+    return EncodedImages(images.files, images.labels, class_names or classes, outputs=outputs, note=note)

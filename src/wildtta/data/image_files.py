@@ -1,7 +1,8 @@
-"""A set of image files, wherever they lie; decoded when asked for."""
+"""Image files with labels, wherever they lie; decoded to uint8 RGB when asked for."""
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Sequence
 
@@ -10,8 +11,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from wildtta.data.decoding import decode
 from wildtta.data.errors import BrokenImage, DataError
+from wildtta.data.image_set import Indices
 from wildtta.data.sources import Source
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -39,26 +40,26 @@ class EncodedImages:
         outputs: npt.NDArray[np.int64] | None = None,
         note: str = "",
     ) -> None:
+        self.files = files
         self.labels: npt.NDArray[np.int64] = np.asarray(labels, dtype=np.int64)
         self.classes = list(classes)
         self.outputs = outputs
         self.note = note
-        self._files = files
 
     def __len__(self) -> int:
-        return len(self._files)
+        return len(self.files)
 
     def where(self, position: int) -> str:
         """The file of an image, as a person would look for it."""
-        source, name = self._files[position]
+        source, name = self.files[position]
         return source.where(name)
 
     def encoded(self, position: int) -> bytes:
         """The bytes of an image's file."""
-        source, name = self._files[position]
+        source, name = self.files[position]
         try:
             return source.read(name)
-        # Archives raise their own kinds (BadZipFile, zlib.error) besides OSError: for the reader it is one thing.
+        # Archives raise their own kinds (BadZipFile, zlib.error) besides OSError.
         except Exception as error:
             raise BrokenImage(f"{source.where(name)} cannot be read ({type(error).__name__}: {error})") from error
 
@@ -69,8 +70,42 @@ class EncodedImages:
     def __getitem__(self, position: int, /) -> tuple[Tensor, int]:
         return self.decoded(position), int(self.labels[position])
 
-    def images(self, indices: Sequence[int] | npt.NDArray[np.int64], /) -> Tensor:
+    def images(self, indices: Indices, /) -> Tensor:
         return stack([self.decoded(int(i)) for i in indices])
+
+
+def decode(encoded: bytes, name: str) -> Tensor:
+    """A uint8 RGB image [3, H, W] on the CPU; `name` is the file that an error should name."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise ImportError("reading image files needs Pillow: pip install 'wildtta[data]'") from error
+    try:
+        with Image.open(io.BytesIO(encoded)) as image:
+            pixels = np.array(image.convert("RGB"))
+    # Pillow raises many kinds (OSError, SyntaxError, struct.error, DecompressionBombError ...) on bad bytes.
+    except Exception as error:
+        raise BrokenImage(f"{name} is no image that can be decoded ({type(error).__name__}: {error})") from error
+    return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
+
+
+def is_jpeg(encoded: bytes) -> bool:
+    """Whether the bytes begin as a JPEG does, whatever the file is called."""
+    return encoded[:3] == b"\xff\xd8\xff"
+
+
+def decode_jpegs_on(device: torch.device, encoded: Sequence[Tensor]) -> list[Tensor]:
+    """JPEGs (one-dimensional uint8 tensors of file bytes) decoded by the GPU's hardware to uint8 RGB images there.
+
+    The GPU's decoder rounds differently from Pillow's (a grey level or two), so results should not mix the two.
+    torchvision deprecates its decoders from 0.29 on (in favour of torchcodec) and still carries them.
+    """
+    try:
+        from torchvision.io import ImageReadMode, decode_jpeg
+    except ImportError as error:
+        raise ImportError("decoding on the GPU needs a torchvision that has decode_jpeg: pip install 'wildtta[zoo]'") from error
+    decoded: list[Tensor] = decode_jpeg([e.cpu() for e in encoded], mode=ImageReadMode.RGB, device=device)
+    return decoded
 
 
 def stack(images: Sequence[Tensor]) -> Tensor:
