@@ -1,10 +1,10 @@
-"""What a stream told: accuracy, calibration, cost and the health of the representation."""
+"""Measures of a run: accuracy, calibration, collapse, cost and the health of the representation."""
 
 from wildtta.metrics.calibration import adaptive_calibration_error, expected_calibration_error
+from wildtta.metrics.collapse import collapsed, row_collapsed
 from wildtta.metrics.cost import Stopwatch, peak_memory, reset_peak_memory
 from wildtta.metrics.embedding import tsne
-from wildtta.metrics.features import features, tap
-from wildtta.metrics.representation import FeatureStatistics, batch_redundancy_and_inequity
+from wildtta.metrics.representation import FeatureStatistics, batch_redundancy_and_inequity, features
 from wildtta.metrics.seeds import mean_and_deviation
 from wildtta.metrics.series import Series
 from wildtta.metrics.stream import StreamMeter, StreamRecord
@@ -18,6 +18,7 @@ __all__ = [
     "StreamRecord",
     "adaptive_calibration_error",
     "batch_redundancy_and_inequity",
+    "collapsed",
     "entropy_gradient_scatter",
     "entropy_surface",
     "expected_calibration_error",
@@ -26,6 +27,6 @@ __all__ = [
     "mean_and_deviation",
     "peak_memory",
     "reset_peak_memory",
-    "tap",
+    "row_collapsed",
     "tsne",
 ]

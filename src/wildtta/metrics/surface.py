@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from wildtta.methods.losses import entropy
+from wildtta.randomness import torch_generator
 
 Forward = Callable[[Tensor], Tensor]
 
@@ -60,7 +61,7 @@ def entropy_surface(
     """
     predict: Forward = network if forward is None else forward
     parameters = dict(network.named_parameters())
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch_generator(seed)
     directions = [filter_normalised_direction(parameters, generator) for _ in range(2)]
     axis = np.linspace(-span, span, steps)
     kept = {name: parameters[name].detach().clone() for name in directions[0]}
