@@ -388,6 +388,21 @@ def test_glyphs_by_name_corrupted_on_the_fly() -> None:
     assert np.array_equal(foggy.labels, clean.labels)
 
 
+def test_folder_of_stored_corruptions_is_recognised(animals: Path, tmp_path: Path) -> None:
+    root = tmp_path / "animals-c"
+    for place in ("fog/3", "fog/5", "clean"):
+        shutil.copytree(animals, root / place)
+    third, clean = open_domains("folder", root, [("fog", 3), "clean"])
+    assert "fog/3/" in third.where(0)
+    assert "clean/" in clean.where(0)
+    assert third.labels.tolist() == clean.labels.tolist() == [0, 0, 1, 2]
+    with pytest.raises(DataError, match=r"has no fog of severity 2; it has fog \(3/5\)"):
+        open_domains("folder", root, [("fog", 2)])
+    shutil.rmtree(root / "clean")
+    with pytest.raises(DataError, match=r"has no clean images; .* into .*clean/<class>/<image>"):
+        open_domains("folder", root, ["clean"])
+
+
 def test_data_by_name(animals: Path) -> None:
     assert len(open_data("folder", animals)) == 4
     with pytest.raises(DataError, match="name its folder, zip or tar"):

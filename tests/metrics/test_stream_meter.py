@@ -18,7 +18,6 @@ from wildtta.metrics import (
     adaptive_calibration_error,
     collapsed,
     expected_calibration_error,
-    mean_and_deviation,
     row_collapsed,
 )
 from wildtta.metrics.series import thin
@@ -136,11 +135,6 @@ def test_non_finite_logits_are_found() -> None:
     logits[37, 2] = math.nan
     assert _record(logits, torch.zeros(100, dtype=torch.int64), 16).first_non_finite == 37
     assert _record(torch.randn(9, 5), torch.zeros(9, dtype=torch.int64), 4).first_non_finite is None
-
-
-def test_mean_and_deviation_is_the_sample_deviation() -> None:
-    assert mean_and_deviation([1.0, 2.0, 4.0]) == (pytest.approx(7 / 3), pytest.approx(np.std([1, 2, 4], ddof=1)))
-    assert mean_and_deviation([5.0]) == (5.0, None)
 
 
 def test_series_keeps_every_batch_and_thins_by_means() -> None:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from wildtta.randomness import GOLDEN, as_int64, splitmix64_
 
+Shape = tuple[int, ...]
 _LOW_32 = 0xFFFFFFFF
 
 
@@ -31,13 +32,13 @@ class Draws(Protocol):
     channels.
     """
 
-    def normal(self, shape: tuple[int, ...]) -> Tensor:
+    def normal(self, shape: Shape) -> Tensor:
         """Standard normal numbers ``[N, *shape]``."""
 
-    def uniform(self, shape: tuple[int, ...]) -> Tensor:
+    def uniform(self, shape: Shape) -> Tensor:
         """Uniform numbers in [0, 1), ``[N, *shape]``."""
 
-    def integers(self, low: int, high: int, shape: tuple[int, ...]) -> Tensor:
+    def integers(self, low: int, high: int, shape: Shape) -> Tensor:
         """Integers from ``low`` to ``high - 1``, int64 ``[N, *shape]``."""
 
     def poisson(self, images: Tensor, scale: float) -> Tensor:
@@ -86,7 +87,7 @@ class DeviceDraws:
         bits = self._bits((count + 1) // 2)
         return torch.cat((bits & _LOW_32, high_bits(bits)), dim=1)[:, :count]
 
-    def normal(self, shape: tuple[int, ...]) -> Tensor:
+    def normal(self, shape: Shape) -> Tensor:
         """Box-Muller: one 64-bit number gives radius and angle, hence two normal numbers."""
         count = math.prod(shape)
         bits = self._bits((count + 1) // 2)
@@ -96,12 +97,12 @@ class DeviceDraws:
         both = torch.cat((radius * angle.cos(), radius * angle.sin()), dim=1)
         return both[:, :count].reshape(-1, *shape)
 
-    def uniform(self, shape: tuple[int, ...]) -> Tensor:
+    def uniform(self, shape: Shape) -> Tensor:
         """32 random bits each, centred in their cell, as float64 (neither 0 nor 1 occurs)."""
         halves = self._halves(math.prod(shape))
         return halves.to(torch.float64).add_(0.5).mul_(2.0**-32).reshape(-1, *shape)
 
-    def integers(self, low: int, high: int, shape: tuple[int, ...]) -> Tensor:
+    def integers(self, low: int, high: int, shape: Shape) -> Tensor:
         """Multiply-and-shift from 32 random bits: the bias is below (high - low) / 2**32."""
         halves = self._halves(math.prod(shape))
         return (halves * (high - low) >> 32).add_(low).reshape(-1, *shape)
@@ -145,7 +146,7 @@ class OfficialDraws:
         self._generators = [np.random.RandomState(seed) for seed in seeds]
         self._device = device
 
-    def _drawn(self, shape: tuple[int, ...], draw: Callable[[np.random.RandomState, tuple[int, ...]], Any]) -> Tensor:
+    def _drawn(self, shape: Shape, draw: Callable[[np.random.RandomState, Shape], Any]) -> Tensor:
         size = (*shape[1:], shape[0]) if len(shape) == 3 else shape
         return self._stacked([np.asarray(draw(generator, size)) for generator in self._generators])
 
@@ -155,13 +156,13 @@ class OfficialDraws:
             stacked = np.ascontiguousarray(stacked.transpose(0, 3, 1, 2))
         return torch.from_numpy(stacked).to(self._device)
 
-    def normal(self, shape: tuple[int, ...]) -> Tensor:
+    def normal(self, shape: Shape) -> Tensor:
         return self._drawn(shape, lambda generator, size: generator.normal(size=size))
 
-    def uniform(self, shape: tuple[int, ...]) -> Tensor:
+    def uniform(self, shape: Shape) -> Tensor:
         return self._drawn(shape, lambda generator, size: generator.uniform(size=size))
 
-    def integers(self, low: int, high: int, shape: tuple[int, ...]) -> Tensor:
+    def integers(self, low: int, high: int, shape: Shape) -> Tensor:
         return self._drawn(shape, lambda generator, size: generator.randint(low, high, size=size)).long()
 
     def poisson(self, images: Tensor, scale: float) -> Tensor:

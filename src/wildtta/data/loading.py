@@ -110,29 +110,28 @@ class StreamLoader:
         kept = self._kept_sets() if self.cache else None
         for images, batches in self._from_files() if kept is None else self._from_cache(kept):
             sizes = [len(batch.indices) for batch in batches]
-            labels = torch.split(self._labels(*_joined(batches)).to(self.device), sizes)
+            domains, indices = _joined(batches)
+            labels = torch.split(self._labels(domains, indices).to(self.device), sizes)
             for batch, inputs, own in zip(batches, torch.split(finish(images), sizes), labels, strict=True):
                 yield LoadedBatch(inputs, own, *batch)
 
     def _kept_sets(self) -> list[KeptImages] | None:
         """All that the stream needs, on the device; None where a set is too large for it."""
-        found = []
-        for number, image_set in enumerate(self.sets):
-            kept = kept_images(image_set, self.protocol, self.device)
-            if kept is None:
-                return None
+        found = [kept_images(image_set, self.protocol, self.device) for image_set in self.sets]
+        fitting = [kept for kept in found if kept is not None]
+        if len(fitting) < len(found):
+            return None
+        for number, kept in enumerate(fitting):
             kept.fill(np.unique(self.stream.index[self.stream.domain == number]))
-            found.append(kept)
-        return found
+        return fitting
 
     def _from_cache(self, kept: Sequence[KeptImages]) -> Iterator[tuple[Tensor, list[Batch]]]:
         """Several batches at once: at batch size 1 many small copies would cost more than the network."""
-        waiting: list[Batch] = []
-        for number, batch in enumerate(self.stream.batches(), 1):
-            waiting.append(batch)
-            if number == len(self) or sum(len(b.indices) for b in waiting) >= _GATHERED_AT_ONCE:
-                yield _gathered(kept, *_joined(waiting)), waiting
-                waiting = []
+        at_once = -(-_GATHERED_AT_ONCE // self.stream.batch_size)
+        for start in range(0, len(self), at_once):
+            batches = [self.stream.batch(number) for number in range(start, min(start + at_once, len(self)))]
+            domains, indices = _joined(batches)
+            yield _gathered(kept, domains, indices), batches
 
     def _from_files(self) -> Iterator[tuple[Tensor, list[Batch]]]:
         in_worker = self.device.type == "cpu"
@@ -212,7 +211,7 @@ def _gathered(kept: Sequence[KeptImages], domains: IntArray, indices: IntArray) 
     return assembled(domains, lambda number, places: kept[number].take(indices[places]))
 
 
-class Loader:
+class Loader(StreamLoader):
     """(images, labels) of one image set in a given order; the rest as in `StreamLoader`.
 
     >>> from wildtta.data import ArrayImages
@@ -231,17 +230,8 @@ class Loader:
         **settings: Any,
     ) -> None:
         order = np.arange(len(image_set)) if indices is None else np.asarray(indices, dtype=np.int64)
-        self.stream_loader = StreamLoader([image_set], given(order, batch_size), protocol=protocol, **settings)
-        self.protocol = self.stream_loader.protocol
+        super().__init__([image_set], given(order, batch_size), protocol=protocol, **settings)
 
-    @property
-    def broken(self) -> list[str]:
-        """What was wrong with the images skipped so far, by file."""
-        return self.stream_loader.broken
-
-    def __len__(self) -> int:
-        return len(self.stream_loader)
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for batch in self.stream_loader:
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:  # type: ignore[override]
+        for batch in super().__iter__():
             yield batch.images, batch.labels

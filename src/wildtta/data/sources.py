@@ -1,6 +1,7 @@
 """Where files lie: a folder, a zip or a tar. One way to list and to read them, without unpacking.
 
-Handles are opened per process, so that a source may be used in worker processes, forked or spawned.
+Names are relative, with forward slashes; `""` is the root. Hidden files are left out. Handles are opened per process,
+so that a source may be used in worker processes, forked or spawned.
 """
 
 from __future__ import annotations
@@ -10,29 +11,9 @@ import tarfile
 import zipfile
 from collections import defaultdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from wildtta.data.errors import DataError
-
-
-class Source(Protocol):
-    """A tree of files. Names are relative, with forward slashes; `""` is the root. Hidden files are left out."""
-
-    path: Path
-
-    def folders(self, under: str = "") -> list[str]:
-        """Names of the folders directly in `under`, sorted."""
-        ...
-
-    def files(self, under: str = "") -> list[str]:
-        """Full names of the files directly in `under`, sorted."""
-        ...
-
-    def read(self, name: str) -> bytes: ...
-
-    def where(self, name: str) -> str:
-        """The file as a person would look for it."""
-        ...
 
 
 def open_source(path: str | os.PathLike[str]) -> Source:
@@ -70,9 +51,11 @@ class FolderSource:
         self.path = path
 
     def folders(self, under: str = "") -> list[str]:
+        """Names of the folders directly in `under`, sorted."""
         return sorted(e.name for e in self._entries(under) if e.is_dir())
 
     def files(self, under: str = "") -> list[str]:
+        """Full names of the files directly in `under`, sorted."""
         return sorted(inside(under, e.name) for e in self._entries(under) if e.is_file())
 
     def _entries(self, under: str) -> list[os.DirEntry[str]]:
@@ -83,6 +66,7 @@ class FolderSource:
         return (self.path / name).read_bytes()
 
     def where(self, name: str) -> str:
+        """The file as a person would look for it."""
         return str(self.path / name)
 
 
@@ -141,27 +125,24 @@ class TarSource(_ArchiveTree):
                 members = archive.getmembers()
         except tarfile.TarError as error:
             raise DataError(f"{path} is no complete uncompressed tar ({error}); fetch or unpack it again") from error
-        size = path.stat().st_size
-        cut = [m.name for m in members if m.offset_data + m.size > size]
-        if cut or not _has_end_mark(path, members):
-            place = f"in the middle of {cut[0]}" if cut else "without the end mark of a tar"
-            raise DataError(f"{path} ends {place}: the file is not complete; fetch it again")
         self._span = {m.name: (m.offset_data, m.size) for m in members if m.isfile()}
         super().__init__(path, list(self._span))
+        size, block = path.stat().st_size, tarfile.BLOCKSIZE
+        cut = [m.name for m in members if m.offset_data + m.size > size]
+        # An empty block follows the last member; a file cut off between two members has none.
+        end = max((m.offset_data + -(-m.size // block) * block for m in members), default=0)
+        if cut or self._read_at(end, block) != bytes(block):
+            place = f"in the middle of {cut[0]}" if cut else "without the end mark of a tar"
+            raise DataError(f"{path} ends {place}: the file is not complete; fetch it again")
 
     def read(self, name: str) -> bytes:
-        offset, size = self._span[name]
-        return _read_at(self.path, offset, size)
+        return self._read_at(*self._span[name])
 
 
-def _has_end_mark(path: Path, members: list[tarfile.TarInfo]) -> bool:
-    """Whether an empty block follows the last member; a file cut off between two members has none."""
-    block = tarfile.BLOCKSIZE
-    end = max((m.offset_data + -(-m.size // block) * block for m in members), default=0)
-    return _read_at(path, end, block) == bytes(block)
+    def _read_at(self, offset: int, size: int) -> bytes:
+        with self.path.open("rb") as file:
+            file.seek(offset)
+            return file.read(size)
 
 
-def _read_at(path: Path, offset: int, size: int) -> bytes:
-    with path.open("rb") as file:
-        file.seek(offset)
-        return file.read(size)
+Source: TypeAlias = FolderSource | ZipSource | TarSource

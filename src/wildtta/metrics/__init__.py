@@ -5,7 +5,6 @@ from wildtta.metrics.collapse import collapsed, row_collapsed
 from wildtta.metrics.cost import Stopwatch, peak_memory, reset_peak_memory
 from wildtta.metrics.embedding import tsne
 from wildtta.metrics.representation import FeatureStatistics, batch_redundancy_and_inequity, features
-from wildtta.metrics.seeds import mean_and_deviation
 from wildtta.metrics.series import Series
 from wildtta.metrics.stream import StreamMeter, StreamRecord
 from wildtta.metrics.surface import entropy_gradient_scatter, entropy_surface, filter_normalised_direction
@@ -24,7 +23,6 @@ __all__ = [
     "expected_calibration_error",
     "features",
     "filter_normalised_direction",
-    "mean_and_deviation",
     "peak_memory",
     "reset_peak_memory",
     "row_collapsed",
