@@ -59,7 +59,10 @@ def corrupt(
     _check_images(images)
     device, (count, _, height, width) = images.device, images.shape
     parameters = level(corruption, severity, height, width, constants)
-    positions = _positions(index, count)
+    host_index = index.cpu().numpy() if isinstance(index, Tensor) else index
+    positions = np.arange(count) if host_index is None else np.asarray(host_index, dtype=np.int64)
+    if positions.shape != (count,):
+        raise ValueError(f"index: expected {count} positions (one per image), got shape {list(positions.shape)}")
     seed_array = np.asarray(seed, dtype=np.int64)
     if seed_array.shape not in ((), (count,)):
         raise ValueError(f"seed: expected one number or {count} (one per image), got shape {list(seed_array.shape)}")
@@ -95,15 +98,3 @@ def _check_images(images: Tensor) -> None:
         )
     if min(images.shape[2:]) < 16:
         raise ValueError(f"images: expected sides of at least 16 pixels, got {list(images.shape[2:])}")
-
-
-def _positions(index: Sequence[int] | npt.NDArray[np.int64] | Tensor | None, count: int) -> npt.NDArray[np.int64]:
-    if index is None:
-        return np.arange(count, dtype=np.int64)
-    if isinstance(index, Tensor):
-        index = index.detach().cpu().numpy()
-    positions = np.asarray(index, dtype=np.int64)
-    if positions.shape != (count,):
-        raise ValueError(f"index: expected {count} positions (one per image), got shape {list(positions.shape)}")
-    return positions
-

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from wildtta.corruptions import filters
-from wildtta.corruptions.colour import hsv_to_rgb, rgb_to_hsv
 from wildtta.corruptions.constants import Level
 from wildtta.corruptions.draws import Draws
 from wildtta.corruptions.filters import to_levels, to_unit
@@ -25,6 +24,37 @@ def saturate(images: Tensor, level: Level, draws: Draws) -> Tensor:
     hue, saturation, value = rgb_to_hsv(to_unit(images))
     saturation = saturation.mul_(factor).add_(offset).clamp_(0.0, 1.0)
     return to_levels(hsv_to_rgb(hue, saturation, value))
+
+
+def rgb_to_hsv(rgb: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Hue in [0, 1), saturation and value of unit RGB ``[N, 3, H, W]``, as scikit-image; grey has hue 0."""
+    red, green, blue = rgb.unbind(1)
+    value = rgb.amax(dim=1)
+    spread = value - rgb.amin(dim=1)
+    flat = spread == 0
+    divisor = torch.where(flat, 1.0, spread)
+    saturation = torch.where(flat, 0.0, spread / torch.where(flat, 1.0, value))
+    hue = torch.where(
+        blue == value,
+        4.0 + (red - green) / divisor,
+        torch.where(green == value, 2.0 + (blue - red) / divisor, (green - blue) / divisor),
+    )
+    hue = torch.where(flat, 0.0, (hue / 6.0).remainder(1.0))
+    return hue, saturation, value
+
+
+def hsv_to_rgb(hue: Tensor, saturation: Tensor, value: Tensor) -> Tensor:
+    """The inverse: six sectors of the hue circle."""
+    sector = torch.floor(hue * 6.0)
+    fraction = hue * 6.0 - sector
+    low = value * (1.0 - saturation)
+    falling = value * (1.0 - fraction * saturation)
+    rising = value * (1.0 - (1.0 - fraction) * saturation)
+    which = sector.to(torch.int64).remainder_(6).unsqueeze(1)
+    candidates = torch.stack((value, rising, falling, low), dim=1)
+    # Per channel, which of (value, rising, falling, low) holds in sectors 0 to 5.
+    order = torch.tensor([[0, 2, 3, 3, 1, 0], [1, 0, 0, 2, 3, 3], [3, 3, 1, 0, 0, 2]], device=hue.device)
+    return torch.cat([candidates.gather(1, channel[which]) for channel in order], dim=1)
 
 
 def contrast(images: Tensor, level: Level, draws: Draws) -> Tensor:

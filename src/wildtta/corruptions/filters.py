@@ -60,23 +60,17 @@ def gaussian_weights(sigma: float, truncate: float) -> npt.NDArray[np.float64]:
 
 def gaussian_blur(images: Tensor, sigma: float, *, truncate: float = 4.0, border: Border = "edge") -> Tensor:
     """Gaussian filter of the last two axes, rows first; pairs of taps are summed from the outermost inwards."""
-    weights = gaussian_weights(sigma, truncate)
-    for axis in (-2, -1):
-        images = _symmetric_filter(images, weights, axis % images.ndim, border)
-    return images
-
-
-def _symmetric_filter(images: Tensor, weights: npt.NDArray[np.float64], axis: int, border: Border) -> Tensor:
+    weights = gaussian_weights(sigma, truncate).tolist()
     radius = len(weights) - 1
-    if radius == 0:
-        return images
-    length = images.shape[axis]
-    padded = pad(images, radius, border, (axis,)).to(torch.float64)
-    total = padded.narrow(axis, radius, length) * float(weights[0])
-    for offset in range(radius, 0, -1):
-        pair = padded.narrow(axis, radius - offset, length) + padded.narrow(axis, radius + offset, length)
-        total.add_(pair.mul_(float(weights[offset])))
-    return total.to(images.dtype)
+    for axis in (-2, -1):
+        length = images.shape[axis]
+        padded = pad(images, radius, border, (axis,)).to(torch.float64)
+        total = padded.narrow(axis, radius, length) * weights[0]
+        for offset in range(radius, 0, -1):
+            pair = padded.narrow(axis, radius - offset, length) + padded.narrow(axis, radius + offset, length)
+            total.add_(pair.mul_(weights[offset]))
+        images = total.to(images.dtype)
+    return images
 
 
 @functools.lru_cache(maxsize=32)

@@ -63,14 +63,10 @@ def _water(clean: Tensor, liquid: Tensor, intensity: float) -> Tensor:
     return to_levels(clean + mask * _colour(WATER_COLOUR, clean.device))
 
 
-def correlate(planes: Tensor, kernel: tuple[tuple[int, ...], ...]) -> Tensor:
-    """3 x 3 integer correlation with mirrored borders on ``[N, H, W]``."""
-    return _weighted_windows(filters.pad(planes, 1, "mirror"), kernel)
-
-
-def _weighted_windows(padded: Tensor, kernel: tuple[tuple[int, ...], ...]) -> Tensor:
-    height, width = padded.shape[1] - 2, padded.shape[2] - 2
-    total = torch.zeros_like(padded[:, 1:-1, 1:-1])
+def correlate(planes: Tensor, kernel: tuple[tuple[int, ...], ...], border: filters.Border = "mirror") -> Tensor:
+    """3 x 3 correlation on ``[N, H, W]``."""
+    padded, (height, width) = filters.pad(planes, 1, border), planes.shape[1:]
+    total = torch.zeros_like(planes)
     for row, weights in enumerate(kernel):
         for column, weight in enumerate(weights):
             total.add_(padded[:, row : row + height, column : column + width] * weight)
@@ -79,8 +75,7 @@ def _weighted_windows(padded: Tensor, kernel: tuple[tuple[int, ...], ...]) -> Te
 
 def box_mean(planes: Tensor) -> Tensor:
     """Mean over 3 x 3 windows with mirrored borders."""
-    padded = filters.pad(planes, 1, "mirror")
-    mean = _weighted_windows(padded, ((1, 1, 1),) * 3).div_(9.0)
+    mean = correlate(planes, ((1, 1, 1),) * 3).div_(9.0)
     # Rounded to float32: a mean that equals an integer must not fall below it by the division.
     return mean.to(torch.float32).to(torch.float64)
 
@@ -101,9 +96,8 @@ def equalise_histogram(planes: Tensor) -> Tensor:
 
 def canny_edges(planes: Tensor, low: int, high: int) -> Tensor:
     """Canny's edges of 8-bit planes ``[N, H, W]``: 3 x 3 Sobel, L1 magnitude, thinning, hysteresis; bool."""
-    padded = filters.pad(planes, 1, "edge")
-    across = _weighted_windows(padded, ((-1, 0, 1), (-2, 0, 2), (-1, 0, 1)))
-    down = _weighted_windows(padded, ((-1, -2, -1), (0, 0, 0), (1, 2, 1)))
+    across = correlate(planes, ((-1, 0, 1), (-2, 0, 2), (-1, 0, 1)), "edge")
+    down = correlate(planes, ((-1, -2, -1), (0, 0, 0), (1, 2, 1)), "edge")
     magnitude = across.abs() + down.abs()
     height, width = magnitude.shape[1:]
     around = F.pad(magnitude, (1, 1, 1, 1))

@@ -86,31 +86,23 @@ def plasma_fractal(draws: Draws, side: int, decay: float) -> Tensor:
     The noise of a level with amplitude ``a`` is ``a * U(-a, a)``: the amplitude enters squared and falls by ``decay``
     squared per level.
     """
-    amplitude = 100.0
-    corners: Tensor | None = None
-    step = side
-    while step >= 2:
-        cells = side // step
+    amplitude, cells = 100.0, 1
 
-        def disturbed(total: Tensor, amplitude: float = amplitude, cells: int = cells) -> Tensor:
-            noise = draws.uniform((cells, cells)).mul_(2.0 * amplitude).sub_(amplitude)
-            return (total / 4.0).add_(noise.mul_(amplitude))
+    def noise() -> Tensor:
+        return draws.uniform((cells, cells)).mul_(2.0 * amplitude).sub_(amplitude).mul_(amplitude)
 
-        if corners is None:
-            first = draws.uniform((1, 1)).mul_(2.0 * amplitude).sub_(amplitude).mul_(amplitude)
-            corners = torch.zeros_like(first)
-            centres = first
-        else:
-            vertical = corners + corners.roll(-1, 1)
-            centres = disturbed(vertical + vertical.roll(-1, 2))
+    centres = noise()
+    corners = torch.zeros_like(centres)
+    while True:
         # Diamonds: the middle of a cell's upper edge first, then the middle of its left edge.
-        upper = disturbed((centres + centres.roll(1, 1)) + (corners + corners.roll(-1, 2)))
-        left = disturbed((centres + centres.roll(1, 2)) + (corners + corners.roll(-1, 1)))
-        even_rows = torch.stack((corners, upper), dim=3).reshape(-1, cells, 2 * cells)
-        odd_rows = torch.stack((left, centres), dim=3).reshape(-1, cells, 2 * cells)
-        corners = torch.stack((even_rows, odd_rows), dim=2).reshape(-1, 2 * cells, 2 * cells)
-        step //= 2
-        amplitude /= decay
-    assert corners is not None
+        upper = ((centres + centres.roll(1, 1)) + (corners + corners.roll(-1, 2))).div_(4.0).add_(noise())
+        left = ((centres + centres.roll(1, 2)) + (corners + corners.roll(-1, 1))).div_(4.0).add_(noise())
+        rows = [torch.stack(pair, dim=3).flatten(2) for pair in ((corners, upper), (left, centres))]
+        corners = torch.stack(rows, dim=2).flatten(1, 2)
+        cells, amplitude = 2 * cells, amplitude / decay
+        if cells == side:
+            break
+        vertical = corners + corners.roll(-1, 1)
+        centres = (vertical + vertical.roll(-1, 2)).div_(4.0).add_(noise())
     corners = corners - corners.amin(dim=(1, 2), keepdim=True)
     return corners / corners.amax(dim=(1, 2), keepdim=True)

@@ -3,8 +3,7 @@
 from wildtta.metrics.calibration import adaptive_calibration_error, expected_calibration_error
 from wildtta.metrics.collapse import collapsed, row_collapsed
 from wildtta.metrics.cost import Stopwatch, peak_memory, reset_peak_memory
-from wildtta.metrics.embedding import tsne
-from wildtta.metrics.representation import FeatureStatistics, batch_redundancy_and_inequity, features
+from wildtta.metrics.representation import FeatureStatistics, batch_redundancy_and_inequity, features, tsne
 from wildtta.metrics.series import Series
 from wildtta.metrics.stream import StreamMeter, StreamRecord
 from wildtta.metrics.surface import entropy_gradient_scatter, entropy_surface, filter_normalised_direction

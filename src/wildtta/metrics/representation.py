@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -48,6 +50,19 @@ def features(forward: Callable[[Tensor], Any], head: nn.Module, images: Tensor) 
     if not collected:
         raise RuntimeError("the head was not called in a forward pass, so the features could not be read")
     return collected[0]
+
+
+def tsne(points: Tensor, *, seed: int = 0, perplexity: float = 30.0) -> npt.NDArray[Any]:
+    """t-SNE coordinates ``[n, 2]`` of features ``[n, D]`` (scikit-learn, PCA start, so that a seed decides it)."""
+    try:
+        from sklearn.manifold import TSNE
+    except ImportError as error:
+        raise ImportError("t-SNE needs scikit-learn: pip install 'wildtta[report]'") from error
+    if len(points) < 4:
+        raise ValueError(f"t-SNE needs at least 4 points, got {len(points)}")
+    # scikit-learn wants a perplexity below the number of points.
+    transform = TSNE(2, perplexity=min(perplexity, (len(points) - 1) / 3), init="pca", random_state=seed)
+    return np.asarray(transform.fit_transform(points.float().cpu().numpy()))
 
 
 class FeatureStatistics:

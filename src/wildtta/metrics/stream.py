@@ -65,14 +65,8 @@ class StreamMeter:
         self._flush()
         if not self._parts:
             raise ValueError("no batch was recorded")
-        predicted, confidence, nll, rank = (torch.cat(column).cpu() for column in zip(*self._parts, strict=True))
-        return StreamRecord(
-            labels=self._labels[: self._done].cpu().numpy(),
-            predicted=predicted.numpy(),
-            confidence=confidence.numpy(),
-            nll=nll.numpy(),
-            rank=rank.numpy(),
-        )
+        columns = (torch.cat(column).cpu().numpy() for column in zip(*self._parts, strict=True))
+        return StreamRecord(self._labels[: self._done].cpu().numpy(), *columns)
 
 
 @dataclass(frozen=True)
