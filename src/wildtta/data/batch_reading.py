@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TypedDict
 
 import numpy as np
@@ -62,51 +63,46 @@ class ReadBatch(TypedDict):
     broken: list[str]
 
 
+@dataclass
 class BatchReader(Dataset[ReadBatch]):
-    """Batch after batch of a stream.
+    """Batch after batch of a stream."""
 
-    Args:
-        encoded: leave JPEGs as they are: the GPU decodes them.
-        corrupt: corrupt the images of `Corrupted` sets here, in the worker.
-    """
-
-    def __init__(
-        self, sets: Sequence[ImageSet], stream: Stream, protocol: InputProtocol, *, encoded: bool, corrupt: bool
-    ) -> None:
-        self._sets = sets
-        self._stream = stream
-        self._protocol = protocol
-        self._encoded = encoded
-        self._corrupt = corrupt
+    sets: Sequence[ImageSet]
+    stream: Stream
+    protocol: InputProtocol
+    encoded: bool
+    """Leave JPEGs as they are: the GPU decodes them."""
+    corrupt: bool
+    """Corrupt the images of `Corrupted` sets here, in the worker."""
 
     def __len__(self) -> int:
-        return self._stream.batch_count
+        return self.stream.batch_count
 
     def __getitem__(self, number: int) -> ReadBatch:
-        batch = self._stream.batch(number)
+        batch = self.stream.batch(number)
         images: dict[int, Tensor] = {}
         jpegs: dict[int, bytes] = {}
         broken: list[str] = []
         for domain, places in by_domain(batch.domains):
-            clean = clean_set(self._sets[domain])
+            clean = clean_set(self.sets[domain])
             if not isinstance(clean, EncodedImages):
-                fitted = read_fitted(clean, batch.indices[places], self._protocol)
+                fitted = read_fitted(clean, batch.indices[places], self.protocol)
                 images.update(zip(places.tolist(), fitted, strict=True))
                 continue
             for place in places.tolist():
                 position = int(batch.indices[place])
                 try:
                     content = clean.encoded(position)
-                    if self._encoded and is_jpeg(content):
+                    if self.encoded and is_jpeg(content):
                         jpegs[place] = content
                     else:
-                        images[place] = self._protocol.fit(decode(content, clean.where(position)))
+                        images[place] = self.protocol.fit(decode(content, clean.where(position)))
                 except BrokenImage as problem:
                     broken.append(str(problem))
         kept = np.array(sorted(images), dtype=np.int64)
         together = stack([images[i] for i in kept]) if len(kept) else torch.empty(0, 3, 0, 0, dtype=torch.uint8)
-        if self._corrupt and len(kept):
-            together = corrupt_by_domain(self._sets, together, batch.domains[kept], batch.indices[kept])
+        if self.corrupt and len(kept):
+            together = corrupt_by_domain(self.sets, together, batch.domains[kept], batch.indices[kept])
         return {
             "images": together,
             "kept": torch.from_numpy(kept),
