@@ -28,7 +28,7 @@ _FUNCTIONS: dict[str, Callable[..., Tensor]] = {
 """A corruption is the function of its name in one of these modules."""
 
 _VALUES_PER_CHUNK = {"cpu": 1 << 18, "cuda": 1 << 25}
-"""Values that one pass works on: on the CPU what its caches hold, on a GPU what keeps memory below a few GB."""
+"""Values in one pass: what the CPU's caches hold, or what keeps a GPU's memory below a few GB."""
 
 
 def corrupt(
@@ -42,18 +42,18 @@ def corrupt(
     draws: DrawKind = "device",
     frost_dir: str | os.PathLike[str] | None = None,
 ) -> Tensor:
-    """Corrupt uint8 images ``[N, 3, H, W]`` as ImageNet-C does; uint8 of the same shape, on the images' device.
+    """Corrupt uint8 images ``[N, 3, H, W]`` as ImageNet-C does; uint8 of the same shape and device.
 
     Args:
         images: uint8 RGB images.
         corruption: a name of ``CORRUPTIONS`` or ``EXTRA_CORRUPTIONS``.
         severity: 1 to 5.
-        seed: seed of the random numbers; with ``draws="official"`` a sequence seeds numpy's generator per image.
-        index: the images' positions in their data set (default 0 ... N-1). An image's result depends on its pixels, the
-            seed and its position only, not on the batch that it came in.
+        seed: of the random numbers; with ``draws="official"`` a sequence has a seed for each image.
+        index: the images' positions in their data set (default 0 ... N-1). An image's result depends on its
+            pixels, the seed and its position only, not on the batch that it came in.
         constants: ``imagenet`` (made for 224 x 224), ``tiny`` (made for 64 x 64), or ``auto``: by size.
-        draws: ``device`` computes random numbers where the images are, ``official`` takes them from numpy's legacy
-            generator in the order of the official scripts.
+        draws: ``device`` computes random numbers where the images are, ``official`` takes them from numpy's
+            legacy generator in the order of the official scripts.
         frost_dir: folder with the original frost photographs (see ``frost_textures``).
     """
     _check_images(images)

@@ -25,8 +25,8 @@ def gaussian_blur(images: Tensor, level: Level, draws: Draws) -> Tensor:
 def disk_kernel(radius: float, alias_sigma: float) -> npt.NDArray[np.float64]:
     """A disk, normalised, then smoothed by a small Gaussian that mirrors at the kernel's own border.
 
-    Smoothing comes after normalisation and a disk that touches the border gains mass by the mirror, so the sum exceeds 1
-    for the two largest disks: a property of the published data that is kept.
+    Smoothing comes after normalisation and a disk that touches the border gains mass by the mirror, so the
+    sum exceeds 1 for the two largest disks: a property of the published data that is kept.
     """
     half = 8 if radius <= 8 else int(radius)
     size = 3 if radius <= 8 else 5
@@ -47,13 +47,13 @@ def disk_kernel(radius: float, alias_sigma: float) -> npt.NDArray[np.float64]:
 def defocus_blur(images: Tensor, level: Level, draws: Draws) -> Tensor:
     """Correlation with a smoothed disk, mirrored borders; level: (radius, sigma of the smoothing).
 
-    The kernel is symmetric in both axes, so columns at equal distance are added first and rows at equal distance last:
-    a quarter of the multiplications.
+    The kernel is symmetric in both axes, so columns at equal distance are added first and rows at equal
+    distance last: a quarter of the multiplications.
     """
     radius, alias_sigma = level
     kernel = disk_kernel(radius, alias_sigma)
     half = kernel.shape[0] // 2
-    # Weights of 1e-9 and less come from the tails of a narrow smoothing; they move no value by 1e-6 grey levels.
+    # Weights of 1e-9 and less (the tails of a narrow smoothing) move no value by 1e-6 grey levels.
     quarter = np.where(kernel[half:, half:] > 1e-9, kernel[half:, half:], 0.0)
     reach = int(np.flatnonzero(quarter.any(axis=0))[-1])
     height, width = images.shape[2:]
@@ -77,7 +77,7 @@ def defocus_blur(images: Tensor, level: Level, draws: Draws) -> Tensor:
 
 
 def glass_blur(images: Tensor, level: Level, draws: Draws) -> Tensor:
-    """Gaussian filter, local shuffling by one-way copies, Gaussian filter; level: (sigma, reach, iterations)."""
+    """Gaussian filter, local shuffling by copies, Gaussian filter; level: (sigma, reach, iterations)."""
     sigma, reach, iterations = level[0], int(level[1]), int(level[2])
     count, channels, height, width = images.shape
     blurred = filters.gaussian_blur(to_unit(images), sigma)
@@ -89,12 +89,13 @@ def glass_blur(images: Tensor, level: Level, draws: Draws) -> Tensor:
 
 
 def copy_sources(draws: Draws, reach: int, height: int, width: int) -> Tensor:
-    """For every pixel, the pixel whose old value it holds after one pass of local copies; int64 ``[N, H * W]``.
+    """For every pixel, the pixel whose old value it holds after one pass of copies; int64 ``[N, H * W]``.
 
-    The pass visits rows and columns from ``side - reach`` down to ``reach + 1`` and overwrites each pixel by the *current*
-    value of a neighbour, at offsets in ``[-reach, reach - 1]``. A neighbour that was visited before (a later position)
-    already holds what it copied, so its own source must be followed; any other neighbour still holds its old value.
-    Following is a walk along strictly increasing positions, resolved for all pixels at once by pointer doubling.
+    The pass visits rows and columns from ``side - reach`` down to ``reach + 1`` and overwrites each pixel by
+    the *current* value of a neighbour, at offsets in ``[-reach, reach - 1]``. A neighbour that was visited
+    before (a later position) already holds what it copied, so its own source must be followed; any other
+    neighbour still holds its old value. Following is a walk along strictly increasing positions, resolved for
+    all pixels at once by pointer doubling.
     """
     rows = torch.arange(height - reach, reach, -1)
     columns = torch.arange(width - reach, reach, -1)
@@ -108,7 +109,7 @@ def copy_sources(draws: Draws, reach: int, height: int, width: int) -> Tensor:
     is_visited = torch.zeros(pixels, dtype=torch.bool, device=device)
     is_visited[visited] = True
     holds_copy = is_visited[neighbour] & (neighbour > visited)
-    # Nodes 0 .. pixels-1 are pixels after the pass, nodes pixels .. 2*pixels-1 their old values, where walks end.
+    # Nodes 0 .. pixels-1 are pixels after the pass, the others their old values, where walks end.
     old_values = torch.arange(pixels, 2 * pixels, device=device)
     following = old_values.repeat(offsets.shape[0], 1)
     following[:, visited] = torch.where(holds_copy, neighbour, neighbour + pixels)
@@ -126,7 +127,7 @@ def motion_blur(images: Tensor, level: Level, draws: Draws) -> Tensor:
 
 
 def zoom_blur(images: Tensor, level: Level, draws: Draws) -> Tensor:
-    """Mean of the image and its enlargements, in float32; level: (end, step) of the zoom factors that start at 1.
+    """Mean of the image and its enlargements, float32; level: (end, step) of the zoom factors from 1.
 
     The factor 1 is among them, so the clean image counts twice.
     """

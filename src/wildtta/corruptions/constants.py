@@ -1,7 +1,7 @@
 """The corruptions by name, and their parameters at severities 1 to 5.
 
-The parameters are those of the scripts that made ImageNet-C and Tiny-ImageNet-C (Hendrycks and Dietterich, "Benchmarking
-Neural Network Robustness to Common Corruptions and Perturbations", ICLR 2019).
+The parameters are those of the scripts that made ImageNet-C and Tiny-ImageNet-C (Hendrycks and Dietterich,
+"Benchmarking Neural Network Robustness to Common Corruptions and Perturbations", ICLR 2019).
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Final, Literal
 Constants = Literal["auto", "imagenet", "tiny"]
 
 Level = tuple[float, ...]
-"""The parameters of one corruption at one severity; their meaning is documented at the corruption's function."""
+"""The parameters of one corruption at one severity; the corruption's function says what they mean."""
 
 SMALLEST_IMAGENET_SIDE: Final = 128
-"""Images with a longer side of at least this many pixels take ImageNet's constants under ``constants="auto"``."""
+"""Images with a longer side of at least this many pixels take ImageNet's constants under "auto"."""
 
 
 # Of each corruption five levels for ImageNet (224 x 224), then five for Tiny-ImageNet (64 x 64).

@@ -1,4 +1,4 @@
-"""Digital: brightness, contrast, saturate, elastic transform, pixelate. (JPEG compression has a module of its own.)"""
+"""Digital: brightness, contrast, saturate, elastic transform and pixelate."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def hsv_to_rgb(hue: Tensor, saturation: Tensor, value: Tensor) -> Tensor:
 
 
 def contrast(images: Tensor, level: Level, draws: Draws) -> Tensor:
-    """Shrink towards each channel's mean; level: (factor,). The sums are of integers, hence exact in any order."""
+    """Shrink towards each channel's mean; level: (factor,). Sums of integers are exact in any order."""
     (factor,) = level
     pixels = images.shape[2] * images.shape[3]
     sums = images.sum(dim=(2, 3), keepdim=True, dtype=torch.int64)
@@ -77,7 +77,7 @@ def pixelate(images: Tensor, level: Level, draws: Draws) -> Tensor:
 def elastic_transform(images: Tensor, level: Level, draws: Draws) -> Tensor:
     """A random affine map, then a smooth random displacement of every pixel.
 
-    level: (amplitude, smoothness sigma of the displacement, half-range in pixels of the affine map's three points).
+    level: (amplitude and smoothness sigma of the displacement, half-range of the affine map's three points).
     """
     amplitude, sigma, half_range = level
     height, width = images.shape[2:]
@@ -92,10 +92,10 @@ def elastic_transform(images: Tensor, level: Level, draws: Draws) -> Tensor:
 
 
 def _smooth(fields: Tensor, sigma: float) -> Tensor:
-    """Gaussian filter truncated at 3 sigma, which may be wider than the field: two dense matrix products per image.
+    """Gaussian filter truncated at 3 sigma, perhaps wider than the field: two matrix products per image.
 
-    Images are multiplied one by one: the shape of a product selects the library's algorithm, so a batched product could
-    differ in the last bit from one batch size to the next.
+    Images are multiplied one by one: the shape of a product selects the library's algorithm, so a batched
+    product could differ in the last bit from one batch size to the next.
     """
     height, width = fields.shape[2:]
     left = filters.gaussian_operator(height, sigma, 3.0, "symmetric", fields.device)
@@ -104,7 +104,7 @@ def _smooth(fields: Tensor, sigma: float) -> Tensor:
 
 
 def _random_affine(images: Tensor, uniform: Tensor, half_range: float) -> Tensor:
-    """Warp by the affine map that moves three corners of the central square by up to ``half_range`` pixels each."""
+    """Warp by the affine map that moves three corners of the central square by ``half_range`` at most."""
     height, width = images.shape[2:]
     side = min(height, width) // 3
     shift = uniform.mul(2.0 * half_range).sub_(half_range).to(torch.float32)
@@ -112,7 +112,7 @@ def _random_affine(images: Tensor, uniform: Tensor, half_range: float) -> Tensor
     signs = torch.tensor([[1, 1], [1, -1], [-1, -1]], dtype=torch.float32, device=images.device)
     corners = centre + signs * side
     moved = (corners + shift).to(torch.float64)
-    # The corners differ along one axis at a time, so the columns of the linear part are differences of moved corners.
+    # The corners differ along one axis at a time: differences of moved corners are the map's columns.
     along_y = (moved[:, 0] - moved[:, 1]) / (2.0 * side)
     along_x = (moved[:, 1] - moved[:, 2]) / (2.0 * side)
     origin = moved[:, 1] - along_x * corners[1, 0].double() - along_y * corners[1, 1].double()

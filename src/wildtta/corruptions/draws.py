@@ -1,9 +1,10 @@
 """Random numbers for the corruptions, one independent source per image.
 
-Every corruption asks a :class:`Draws` for its numbers, in the order in which the official scripts draw them. There are
-two sources: :class:`DeviceDraws` computes them on the images' device from a counter; :class:`OfficialDraws` takes them
-from numpy's legacy generator, so that outputs of the official scripts can be reproduced value for value. In both, an
-image's numbers depend on its own key alone, never on its neighbours in the batch.
+Every corruption asks a :class:`Draws` for its numbers, in the order in which the official scripts draw them.
+There are two sources: :class:`DeviceDraws` computes them on the images' device from a counter;
+:class:`OfficialDraws` takes them from numpy's legacy generator, so that outputs of the official scripts can
+be reproduced value for value. In both, an image's numbers depend on its own key alone, never on its
+neighbours in the batch.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ _LOW_32 = 0xFFFFFFFF
 class Draws(Protocol):
     """Source of random numbers for a batch; every method returns one set per image, batch first.
 
-    A shape of three dimensions is an image, given channels first; the official order of its values is rows, columns,
-    channels.
+    A shape of three dimensions is an image, given channels first; the official order of its values is rows,
+    columns, channels.
     """
 
     def normal(self, shape: Shape) -> Tensor:
@@ -49,7 +50,7 @@ class Draws(Protocol):
 
 
 def image_keys(seed: npt.ArrayLike, index: npt.ArrayLike, corruption: str, severity: int) -> Tensor:
-    """One 64-bit key per image, int64 on the host: a hash of everything that its random numbers may depend on."""
+    """One 64-bit key per image, int64 on the host: a hash of all that its random numbers depend on."""
     key = torch.zeros(1, dtype=torch.int64)
     for part in (seed, index, zlib.crc32(corruption.encode()), severity):
         key = splitmix64_(key + torch.as_tensor(np.asarray(part, dtype=np.int64)) * as_int64(GOLDEN) + as_int64(GOLDEN))
@@ -64,8 +65,8 @@ def high_bits(numbers: Tensor) -> Tensor:
 class DeviceDraws:
     """Numbers computed on the device: value ``i`` of call ``c`` is SplitMix64 number ``i`` of key (image, c).
 
-    SplitMix64 jumps to any position at no cost, so a batch is filled in parallel and an image gets the same numbers
-    alone, in a batch of 64 or on another device of the same kind.
+    SplitMix64 jumps to any position at no cost, so a batch is filled in parallel and an image gets the same
+    numbers alone, in a batch of 64 or on another device of the same kind.
     """
 
     def __init__(self, keys: Tensor, device: torch.device) -> None:
@@ -110,8 +111,8 @@ class DeviceDraws:
     def poisson(self, images: Tensor, scale: float) -> Tensor:
         """Exact inversion: a pixel has one of 256 means, so the 256 cumulative distributions are tabulated.
 
-        The rows of the table are laid end to end, row v shifted by v, which makes one ascending list: a single binary
-        search for ``v + u`` finds the count of every pixel.
+        The rows of the table are laid end to end, row v shifted by v, which makes one ascending list: a
+        single binary search for ``v + u`` finds the count of every pixel.
         """
         table, columns = _poisson_table(scale, self._device)
         levels = images.to(torch.float64)
@@ -126,7 +127,7 @@ class DeviceDraws:
 
 @functools.lru_cache(maxsize=32)
 def _poisson_table(scale: float, device: torch.device) -> tuple[Tensor, int]:
-    """Cumulative Poisson distributions of the means ``scale * v / 255``, row v shifted by v, and the row length."""
+    """Cumulative Poisson distributions of the means ``scale * v / 255``, row v shifted by v; row length."""
     columns = int(scale + 10.0 * math.sqrt(scale) + 20.0)
     counts = np.arange(columns, dtype=np.float64)
     log_factorials = np.array([math.lgamma(count + 1.0) for count in counts])
@@ -140,7 +141,7 @@ def _poisson_table(scale: float, device: torch.device) -> tuple[Tensor, int]:
 
 
 class OfficialDraws:
-    """Numbers from numpy's legacy generator (MT19937), one per image, in the order of the official scripts."""
+    """Numbers from numpy's legacy generator (MT19937), one per image, in the official scripts' order."""
 
     def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
         self._generators = [np.random.RandomState(seed) for seed in seeds]

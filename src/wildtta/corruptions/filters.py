@@ -1,8 +1,8 @@
 """Deterministic image operators shared by the corruptions: borders, Gaussian filters, resampling, motion.
 
-All sums run in a fixed order over elementwise operations. That keeps a result independent of the batch (library
-convolutions choose their algorithm by shape) and, in float64, equal to what the official scripts' libraries compute even
-where a flat region makes the final truncation decide on the last bit.
+All sums run in a fixed order over elementwise operations. That keeps a result independent of the batch
+(library convolutions choose their algorithm by shape) and, in float64, equal to what the official scripts'
+libraries compute even where a flat region makes the final truncation decide on the last bit.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def pad(images: Tensor, radius: int, border: Border, axes: tuple[int, ...] = (-2
 
 
 def gaussian_weights(sigma: float, truncate: float) -> npt.NDArray[np.float64]:
-    """Weights ``w[0] .. w[r]`` of the sampled, normalised Gaussian with radius ``r = int(truncate * sigma + 0.5)``."""
+    """``w[0] .. w[r]`` of the sampled, normalised Gaussian of radius ``r = int(truncate * sigma + 0.5)``."""
     radius = int(truncate * sigma + 0.5)
     offsets = np.arange(-radius, radius + 1)
     weights = np.exp(-0.5 / (sigma * sigma) * offsets**2) if sigma > 0 else np.ones(1)
@@ -59,7 +59,7 @@ def gaussian_weights(sigma: float, truncate: float) -> npt.NDArray[np.float64]:
 
 
 def gaussian_blur(images: Tensor, sigma: float, *, truncate: float = 4.0, border: Border = "edge") -> Tensor:
-    """Gaussian filter of the last two axes, rows first; pairs of taps are summed from the outermost inwards."""
+    """Gaussian filter of the last two axes, rows first; pairs of taps are summed from the outermost in."""
     weights = gaussian_weights(sigma, truncate).tolist()
     radius = len(weights) - 1
     for axis in (-2, -1):
@@ -75,7 +75,7 @@ def gaussian_blur(images: Tensor, sigma: float, *, truncate: float = 4.0, border
 
 @functools.lru_cache(maxsize=32)
 def gaussian_operator(length: int, sigma: float, truncate: float, border: Border, device: torch.device) -> Tensor:
-    """The Gaussian filter of a line of ``length`` samples as a dense matrix, for kernels as wide as the line."""
+    """The Gaussian filter of a line of samples as a dense matrix, for kernels as wide as the line."""
     half = gaussian_weights(sigma, truncate)
     radius = len(half) - 1
     positions = torch.arange(length)[:, None] + torch.arange(-radius, radius + 1)[None, :]
@@ -88,8 +88,9 @@ def gaussian_operator(length: int, sigma: float, truncate: float, border: Border
 def zoom_taps(length: int, zoom: float) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
     """Linear interpolation that enlarges the centre of a line by ``zoom`` and trims it back to ``length``.
 
-    The crop of ``ceil(length / zoom)`` samples is stretched with its end points aligned, as ``scipy.ndimage.zoom`` does.
-    Returns the left tap of every output sample and the weight of the tap to its right.
+    The crop of ``ceil(length / zoom)`` samples is stretched with its end points aligned, as
+    ``scipy.ndimage.zoom`` does. Returns the left tap of every output sample and the weight of the tap to its
+    right.
     """
     crop = math.ceil(length / zoom)
     stretched = round(crop * zoom)
@@ -121,7 +122,7 @@ def clipped_zoom(images: Tensor, zoom: float) -> Tensor:
 
 
 def bilinear_sample(images: Tensor, rows: Tensor, columns: Tensor, border: Border) -> Tensor:
-    """Values of ``images`` [N, C, H, W] at float64 coordinates [N, H', W'], bilinear, with the border rule; float64."""
+    """Bilinear values of ``images`` [N, C, H, W] at float64 coordinates [N, H', W'], with the border rule."""
     count, channels, height, width = images.shape
     top, left = rows.floor(), columns.floor()
     row_weight, column_weight = (rows - top).unsqueeze(1), (columns - left).unsqueeze(1)
@@ -141,10 +142,11 @@ def bilinear_sample(images: Tensor, rows: Tensor, columns: Tensor, border: Borde
 
 
 def motion_blur(images: Tensor, radius: int, sigma: float, degrees: Tensor) -> Tensor:
-    """One-sided motion blur of 8-bit values by one angle per image, as ImageMagick (16-bit quanta) computes it.
+    """One-sided motion blur of 8-bit values by one angle per image, as ImageMagick (16-bit) computes it.
 
-    ``2 * radius + 1`` taps ``exp(-i^2 / (2 sigma^2))`` are read at ``(x + ceil(i cos a - 1/2), y + ceil(i sin a - 1/2))``
-    with clamped edges; the sum is rounded to 16 bits and truncated to 8. Takes and returns float64 ``[N, C, H, W]``.
+    ``2 * radius + 1`` taps ``exp(-i^2 / (2 sigma^2))`` are read at ``(x + ceil(i cos a - 1/2), y + ceil(i sin
+    a - 1/2))`` with clamped edges; the sum is rounded to 16 bits and truncated to 8. Takes and returns
+    float64 ``[N, C, H, W]``.
     """
     count, channels, height, width = images.shape
     taps = 2 * radius + 1
@@ -174,8 +176,8 @@ def motion_blur(images: Tensor, radius: int, sigma: float, degrees: Tensor) -> T
 def box_taps(length: int, size: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Taps of Pillow's BOX resampling from ``length`` to ``size`` samples.
 
-    Returns source positions and weights ``[taps, size]``; weights are fixed-point with 22 fractional bits, as Pillow uses
-    for 8-bit images.
+    Returns source positions and weights ``[taps, size]``; weights are fixed-point with 22 fractional bits, as
+    Pillow uses for 8-bit images.
     """
     scale = length / size
     reach = 0.5 * max(scale, 1.0)

@@ -1,7 +1,8 @@
-"""Frost textures: the user's photographs where they are at hand, generated ones with like statistics otherwise.
+"""Frost textures: the user's photographs where they are found, else generated ones with their statistics.
 
-The photographs of the official scripts are not ours to distribute. They are read, in this order, from the folder that the
-caller names, from the folder in the environment variable ``WILDTTA_FROST_DIR``, or from an installed ``imagecorruptions``.
+The photographs of the official scripts are not ours to distribute. They are read, in this order, from the
+folder that the caller names, from the folder in the environment variable ``WILDTTA_FROST_DIR``, or from an
+installed ``imagecorruptions``.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Pixels = npt.NDArray[np.uint8]
 def textures_for(
     height: int, width: int, scale: float, frost_dir: str | os.PathLike[str] | None, device: torch.device
 ) -> tuple[Tensor, ...]:
-    """The five textures at ``scale``, uint8 ``[3, rows, columns]``, enlarged where a cut of that size would not fit."""
+    """The five textures at ``scale``, uint8 ``[3, rows, columns]``, enlarged where the images are larger."""
     folder = find_folder(frost_dir)
     return _loaded(height, width, scale, None if folder is None else str(folder), device)
 
@@ -78,7 +79,7 @@ def _read(folder: Path, stem: str) -> Pixels:
 
 
 def resize_bilinear(pixels: Pixels, scale: float) -> Pixels:
-    """Scale uint8 ``[rows, columns, 3]`` bilinearly without smoothing, in 11-bit fixed point as OpenCV does."""
+    """Scale uint8 ``[rows, columns, 3]`` bilinearly, unsmoothed, in 11-bit fixed point as OpenCV does."""
     height, width = (max(round(side * scale), 1) for side in pixels.shape[:2])
     top, row_weight = _linear_taps(pixels.shape[0], height, scale)
     left, column_weight = _linear_taps(pixels.shape[1], width, scale)
@@ -168,7 +169,7 @@ def _generate(statistics: Statistics, seed: int) -> Pixels:
 def _multiscale_noise(
     statistics: Statistics, generator: np.random.Generator, *, needle_octaves: int
 ) -> npt.NDArray[np.float64]:
-    """Sum of noise in octaves, each with the variance that the photograph's blocks lose from one side to the next.
+    """Noise in octaves, each with the variance that the photograph's blocks lose from one side to the next.
 
     The finest ``needle_octaves`` are needles of ice, the coarser ones clouds.
     """
@@ -201,7 +202,7 @@ def _mosaic(shape: tuple[int, int], generator: np.random.Generator) -> Tensor:
 
 
 def _needles(mosaic: Tensor, width: int, generator: np.random.Generator) -> Tensor:
-    """Bundles of parallel needles: directional noise, where each patch of the mosaic has a direction of its own.
+    """Bundles of parallel needles: directional noise, each patch of the mosaic with its own direction.
 
     White noise is filtered, per direction, by a band-pass across the needles and a low-pass along them.
     """

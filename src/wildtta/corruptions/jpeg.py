@@ -1,10 +1,10 @@
-"""JPEG compression: baseline JPEG with 4:2:0 chroma in exact integer arithmetic, batched, without entropy coding.
+"""JPEG compression: baseline JPEG with 4:2:0 chroma in exact integers, batched, without entropy coding.
 
-Entropy coding is lossless, so encoding and decoding equal: colour conversion, chroma averaging, 8 x 8 integer cosine
-transform, quantisation, and back with triangle-filter chroma interpolation. Every step follows the fixed-point
-definitions of the common "slow integer" codec (ITU-T T.81 with the 13-bit factors of Loeffler, Ligtenberg & Moschytz,
-ICASSP 1989), so the result does not depend on device or batch: the matrix products below sum integers, which float64
-represents exactly.
+Entropy coding is lossless, so encoding and decoding equal: colour conversion, chroma averaging, 8 x 8 integer
+cosine transform, quantisation, and back with triangle-filter chroma interpolation. Every step follows the
+fixed-point definitions of the common "slow integer" codec (ITU-T T.81 with the 13-bit factors of Loeffler,
+Ligtenberg & Moschytz, ICASSP 1989), so the result does not depend on device or batch: the matrix products
+below sum integers, which float64 represents exactly.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ TRANSFORM_HALF = (
     (4433, -10704, 10704, -4433),
     (2260, -6436, 9633, -11363),
 )
-"""The 8-point cosine transform with 13 fractional bits: what the codec's fixed-point network makes of the unit vectors.
+"""The 8-point cosine transform with 13 fractional bits: the codec's fixed-point steps on the unit vectors.
 
 Rows are frequencies; the right half mirrors the left, negated in odd rows. The inverse is the transpose.
 """
@@ -107,7 +107,7 @@ def _halve(plane: Tensor) -> Tensor:
 
 
 def _double(plane: Tensor) -> Tensor:
-    """Interpolate by 2 in both axes with weights 3/4 and 1/4; 16ths are rounded with 8 to the left and 7 to the right."""
+    """Interpolate by 2 in both axes with weights 3/4 and 1/4; 16ths are rounded with 8 left and 7 right."""
     count, height, width = plane.shape
     above = torch.cat((plane[:, :1], plane[:, :-1]), dim=1)
     below = torch.cat((plane[:, 1:], plane[:, -1:]), dim=1)

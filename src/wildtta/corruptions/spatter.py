@@ -1,7 +1,7 @@
 """Spatter: drops of water or splashes of mud on the lens.
 
-The water path is a chain of 8-bit image operators (edges, distances, equalisation). They are written out here with the
-rounding and border rules of the library that the official script used, batched over images.
+The water path is a chain of 8-bit image operators (edges, distances, equalisation). They are written out here
+with the rounding and border rules of the library that the official script used, batched over images.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _EMBOSS = ((-2, -1, 0), (-1, 1, 1), (0, 1, 2))
 def spatter(images: Tensor, level: Level, draws: Draws) -> Tensor:
     """Liquid where smoothed noise exceeds a threshold.
 
-    level: (mean, deviation, smoothing sigma, threshold) of the liquid, then the water's intensity or the sigma of the mud's
-    edge, then 0 for water and 1 for mud.
+    level: (mean, deviation, smoothing sigma, threshold) of the liquid, then the water's intensity or the
+    sigma of the mud's edge, then 0 for water and 1 for mud.
     """
     mean, deviation, sigma, threshold, strength, kind = level
     height, width = images.shape[2:]
@@ -81,7 +81,7 @@ def box_mean(planes: Tensor) -> Tensor:
 
 
 def equalise_histogram(planes: Tensor) -> Tensor:
-    """Histogram equalisation of 8-bit planes: the darkest level goes to 0, the rest by cumulative share to 255."""
+    """Histogram equalisation of 8-bit planes: the darkest level to 0, the rest by cumulative share to 255."""
     flat = planes.reshape(planes.shape[0], -1).to(torch.int64)
     counts = torch.zeros(flat.shape[0], 256, dtype=torch.int64, device=flat.device)
     counts.scatter_add_(1, flat, torch.ones_like(flat))
@@ -105,7 +105,7 @@ def canny_edges(planes: Tensor, low: int, high: int) -> Tensor:
     def shifted(row: int, column: int) -> Tensor:
         return around[:, 1 + row : 1 + row + height, 1 + column : 1 + column + width]
 
-    # The direction's sector by comparing tangents: tan(22.5 degrees) in 15-bit fixed point, tan(67.5) = tan(22.5) + 2.
+    # The direction's sector by its tangent: tan(22.5°) in 15-bit fixed point, tan(67.5°) = tan(22.5°) + 2.
     horizontal, vertical = across.abs().long(), down.abs().long() << 15
     shallow = horizontal * round(math.tan(math.pi / 8) * (1 << 15))
     steep = shallow + (horizontal << 16)
@@ -126,7 +126,7 @@ def canny_edges(planes: Tensor, low: int, high: int) -> Tensor:
 
 
 def chamfer_distance(edges: Tensor, limit: float) -> Tensor:
-    """Distance to the nearest edge over steps of length 1, 1.4 and 2.1969 (5 x 5 chamfer), cut at ``limit``; float32."""
+    """Distance to the nearest edge by steps of length 1, 1.4 and 2.1969, cut at ``limit``; float32."""
     steps = [(row, column, 1.0) for row, column in ((0, 1), (0, -1), (1, 0), (-1, 0))]
     steps += [(row, column, 1.4) for row in (1, -1) for column in (1, -1)]
     steps += [(row * a, column * b, 2.1969) for a, b in ((1, 2), (2, 1)) for row in (1, -1) for column in (1, -1)]

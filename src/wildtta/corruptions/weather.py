@@ -17,9 +17,10 @@ LUMA = (0.299, 0.587, 0.114)
 
 
 def snow(images: Tensor, level: Level, draws: Draws) -> Tensor:
-    """Whitened image under streaks of thresholded noise, falling twice (the second layer turned by 180 degrees).
+    """Whitened image under streaks of thresholded noise, twice (the second layer turned by 180 degrees).
 
-    level: (mean, deviation, zoom, threshold) of the flakes, (radius, sigma) of their motion, weight of the unwhitened image.
+    level: (mean, deviation, zoom, threshold) of the flakes, (radius, sigma) of their motion, weight of the
+    unwhitened image.
     """
     mean, deviation, zoom, threshold, radius, sigma, blend = level
     height, width = images.shape[2:]
@@ -36,7 +37,7 @@ def snow(images: Tensor, level: Level, draws: Draws) -> Tensor:
 
 
 def _grey(clean: Tensor) -> Tensor:
-    """Grey value of float32 RGB, summed green, red, blue with fused multiply-adds (float64 steps rounded to float32).
+    """Grey value of float32 RGB, summed green, red, blue with multiply-adds fused in float64.
 
     On grey pictures the blended values often sit on a grey level, where the last bit decides the truncation.
     """
@@ -50,8 +51,8 @@ def _grey(clean: Tensor) -> Tensor:
 def frost(images: Tensor, level: Level, draws: Draws, textures: Sequence[Tensor]) -> Tensor:
     """Weighted sum with a random cut of one of the frost textures.
 
-    level: (weight of the image, weight of the frost, scale at which the textures were loaded); ``textures`` are the five
-    that the official scripts choose from, each at least as large as the images.
+    level: (weight of the image, weight of the frost, scale at which the textures were loaded); ``textures``
+    are the five that the official scripts choose from, each at least as large as the images.
     """
     image_weight, frost_weight = level[:2]
     count, _, height, width = images.shape
@@ -69,7 +70,7 @@ def frost(images: Tensor, level: Level, draws: Draws, textures: Sequence[Tensor]
 
 
 def fog(images: Tensor, level: Level, draws: Draws) -> Tensor:
-    """Plasma-fractal haze, rescaled to the clean image's maximum; level: (strength, decay of the plasma's detail)."""
+    """Plasma-fractal haze, rescaled to the clean maximum; level: (strength, decay of the plasma's detail)."""
     strength, decay = level
     height, width = images.shape[2:]
     side = 1 << (max(height, width) - 1).bit_length()
@@ -81,10 +82,10 @@ def fog(images: Tensor, level: Level, draws: Draws) -> Tensor:
 
 
 def plasma_fractal(draws: Draws, side: int, decay: float) -> Tensor:
-    """Periodic diamond-square height maps scaled to [0, 1], float64 ``[N, side, side]``; ``side`` is a power of two.
+    """Periodic diamond-square height maps in [0, 1], float64 ``[N, side, side]``; side: a power of two.
 
-    The noise of a level with amplitude ``a`` is ``a * U(-a, a)``: the amplitude enters squared and falls by ``decay``
-    squared per level.
+    The noise of a level with amplitude ``a`` is ``a * U(-a, a)``: the amplitude enters squared and falls by
+    ``decay`` squared per level.
     """
     amplitude, cells = 100.0, 1
 

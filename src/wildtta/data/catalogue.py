@@ -23,7 +23,7 @@ Root = str | os.PathLike[str]
 
 
 def open_data(name: str, root: Root | None = None, *, count: int = 4000, seed: int = 0) -> ImageSet:
-    """The clean data set of this name. `root` is where it lies; "glyphs" needs none: `count` are rendered by `seed`."""
+    """The clean data set of this name at `root`; "glyphs" needs no root: `count` are rendered by `seed`."""
     if name == "glyphs":
         from wildtta.glyphs import Glyphs
 
@@ -49,10 +49,10 @@ def open_domains(
 ) -> list[ImageSet]:
     """One image set per domain: stored corruptions, or the clean set corrupted on the fly.
 
-    Stored are those of "imagenet-c", and those of a "folder" in its layout, as ``wildtta corrupt`` writes it. A domain
-    without severity, or called "clean", is the data set itself (in a folder of stored corruptions: ``<root>/clean``).
-    `corruption_seed` decides the corruptions' random numbers, which are part of the data: they stay the same when the
-    seed of a stream changes.
+    Stored are those of "imagenet-c", and those of a "folder" in its layout, as ``wildtta corrupt`` writes it.
+    A domain without severity, or called "clean", is the data set itself (in a folder of stored corruptions:
+    ``<root>/clean``). `corruption_seed` decides the corruptions' random numbers, which are part of the data:
+    they stay the same when the seed of a stream changes.
     """
     listed = as_domains(domains)
     distinct = dict.fromkeys(listed)  # gradual streams meet a severity twice
@@ -91,7 +91,7 @@ def _stored_corruptions(root: Root) -> dict[str, list[int]]:
 
 
 def _stored_domain(root: Path, stored: dict[str, list[int]], domain: Domain) -> ImageSet:
-    """One domain of a folder that ``wildtta corrupt`` wrote; clean images lie beside the corruptions, in ``clean``."""
+    """One domain of a folder that ``wildtta corrupt`` wrote; clean images lie in ``clean`` beside it."""
     found = ", ".join(f"{name} ({'/'.join(map(str, levels))})" for name, levels in stored.items())
     if domain.severity is None:
         if (root / domain.name).is_dir():

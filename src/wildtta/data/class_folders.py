@@ -19,8 +19,8 @@ LAYOUT = "<root>/<class>/<image>, one folder per class (a zip or tar of that lay
 def folder(path: str | os.PathLike[str], *, classes: Sequence[str] | int | None = None) -> EncodedImages:
     """Images in `<path>/<class>/**`, where `path` is a folder, a zip or a tar; classes in sorted order.
 
-    `classes` says what must be there: the class folders in the order of the network's outputs, or just their number.
-    Folders that only wrap the class folders (`val/` inside `val.zip`) are passed through.
+    `classes` says what must be there: the class folders in the order of the network's outputs, or just their
+    number. Folders that only wrap the class folders (`val/` inside `val.zip`) are passed through.
     """
     source = open_source(path)
     root = class_root(source)
@@ -37,12 +37,12 @@ def folder(path: str | os.PathLike[str], *, classes: Sequence[str] | int | None 
 
 
 def class_root(source: Source, under: str = "") -> str:
-    """The folder that holds the class folders: passes through folders that hold nothing but one folder of folders."""
+    """The folder that holds the class folders, below folders that hold nothing but one folder of folders."""
     folders = source.folders(under)
     if len(folders) == 1 and not any(map(is_image, source.files(under))):
         inner = inside(under, folders[0])
         if source.folders(inner) and not any(map(is_image, source.files(inner))):
-            # A class folder may keep its files in a folder of its own (Tiny-ImageNet's <wnid>/images/): not a wrapper.
+            # Files may lie in a folder of the class folder (Tiny-ImageNet's <wnid>/images/): no wrapper.
             return under if source.folders(inner) == ["images"] else class_root(source, inner)
     return under
 
@@ -71,9 +71,9 @@ def read_classes(
 ) -> EncodedImages:
     """The images of these class folders, in this order; an error for any that is missing or empty.
 
-    `class_names`: what the classes are called, where the folders are called otherwise.
-    `equal_counts`: the published set has equally many images in every class, so unequal ones mean that unpacking
-    stopped on the way. `usual_count`: how many those are; another number is noted, not refused.
+    `class_names`: what the classes are called, where the folders are called otherwise. `equal_counts`: the
+    published set has equally many images in every class, so unequal ones mean that unpacking stopped on the
+    way. `usual_count`: how many those are; another number is noted, not refused.
     """
     found = source.folders(root)
     missing = sorted(set(classes) - set(found))

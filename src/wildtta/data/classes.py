@@ -1,4 +1,4 @@
-"""Whether a network's outputs are a data set's classes, and networks with 1000 outputs on sets with 200 of them."""
+"""Whether a network's outputs are a data set's classes, and networks cut down to some of their classes."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def require_classes(image_set: ImageSet, outputs: int) -> None:
 def restrict_classes(network: nn.Module, outputs: npt.NDArray[np.int64]) -> nn.Module:
     """A copy of the network whose head has only these outputs, in this order.
 
-    Its logits are the network's own at these positions, so that softmax, entropy, thresholds in ln C and everything else
-    that depends on the number of classes refer to the subset.
+    Its logits are the network's own at these positions, so that softmax, entropy, thresholds in ln C and
+    everything else that depends on the number of classes refer to the subset.
     """
     restricted = copy.deepcopy(network)
     inspected = inspect_network(restricted)
     head = inspected.head
     if int(outputs.max()) >= head.out_features:
         raise DataError(
-            f"cannot take output {int(outputs.max())} of {type(network).__name__}: its head {inspected.head_name!r} has "
-            f"{head.out_features} outputs"
+            f"cannot take output {int(outputs.max())} of {type(network).__name__}: "
+            f"its head {inspected.head_name!r} has {head.out_features} outputs"
         )
     rows = torch.as_tensor(outputs, device=head.weight.device)
     for name, parameter in list(head.named_parameters()):

@@ -1,7 +1,7 @@
 """Images kept on the device as uint8, decoded and corrupted once per process.
 
-What an image is depends on its data set, position and corruption alone, so that keeping it changes no number. The sets
-that were used last share a budget of memory.
+What an image is depends on its data set, position and corruption alone, so that keeping it changes no number.
+The sets that were used last share a budget of memory.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class KeptImages:
         self.pixels = torch.empty((len(image_set), *shape), dtype=torch.uint8, device=device)
 
     def fill(self, positions: IntArray) -> None:
-        """Make sure that these images are there: resized and cropped first, then corrupted, as ImageNet-C was made."""
+        """Make sure that these images are there: fitted first, then corrupted, as ImageNet-C was made."""
         missing = positions[~self._filled[positions]]
         for start in range(0, len(missing), _AT_ONCE):
             part = missing[start : start + _AT_ONCE]

@@ -27,8 +27,8 @@ class EncodedImages:
     """Image files with labels.
 
     `outputs` is set where the classes are a subset of those of the networks that are usually run on the set
-    (ImageNet-R: 200 of 1000): `outputs[c]` is the position of class `c` among the network's outputs. `note` says what is
-    unusual about the data found (say, a reduced number of images), for the record of a result.
+    (ImageNet-R: 200 of 1000): `outputs[c]` is the position of class `c` among the network's outputs. `note`
+    says what is unusual about the data found (say, a reduced number of images), for the record of a result.
     """
 
     def __init__(
@@ -95,15 +95,16 @@ def is_jpeg(encoded: bytes) -> bool:
 
 
 def decode_jpegs_on(device: torch.device, encoded: Sequence[Tensor]) -> list[Tensor]:
-    """JPEGs (one-dimensional uint8 tensors of file bytes) decoded by the GPU's hardware to uint8 RGB images there.
+    """JPEGs (uint8 tensors of file bytes) decoded by the GPU's hardware to uint8 RGB images there.
 
-    The GPU's decoder rounds differently from Pillow's (a grey level or two), so results should not mix the two.
-    torchvision deprecates its decoders from 0.29 on (in favour of torchcodec) and still carries them.
+    The GPU's decoder rounds differently from Pillow's (a grey level or two), so results should not mix the
+    two. torchvision deprecates its decoders from 0.29 on (in favour of torchcodec) and still carries them.
     """
     try:
         from torchvision.io import ImageReadMode, decode_jpeg
     except ImportError as error:
-        raise ImportError("decoding on the GPU needs a torchvision that has decode_jpeg: pip install 'wildtta[zoo]'") from error
+        message = "decoding on the GPU needs a torchvision that has decode_jpeg: pip install 'wildtta[zoo]'"
+        raise ImportError(message) from error
     decoded: list[Tensor] = decode_jpeg([e.cpu() for e in encoded], mode=ImageReadMode.RGB, device=device)
     return decoded
 
@@ -113,7 +114,7 @@ def stack(images: Sequence[Tensor]) -> Tensor:
     sizes = sorted({(int(i.shape[-2]), int(i.shape[-1])) for i in images})
     if len(sizes) > 1:
         raise DataError(
-            f"images of different sizes cannot form a batch: from {sizes[0][0]}x{sizes[0][1]} to "
-            f"{sizes[-1][0]}x{sizes[-1][1]} (HxW); load them with a protocol that has a size: paper, timm, custom:size=..."
+            f"images of different sizes cannot form a batch: from {sizes[0][0]}x{sizes[0][1]} to {sizes[-1][0]}x"
+            f"{sizes[-1][1]} (HxW); load them with a protocol that has a size: paper, timm, custom:size=..."
         )
     return torch.stack(list(images))

@@ -1,4 +1,4 @@
-"""What every data set here looks like: labelled uint8 images by position; in memory, or seen through a corruption."""
+"""What every data set looks like: labelled uint8 images by position; sets in memory and corrupted sets."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Indices: TypeAlias = Sequence[int] | npt.NDArray[np.int64]
 class ImageSet(Protocol):
     """A labelled set of RGB images; files, archives, arrays and rendered glyphs alike.
 
-    `labels[i]` indexes `classes`. `self[i]` is one image, uint8 [3, H, W], and its label; `images(indices)` are several
-    of one size, uint8 [n, 3, H, W].
+    `labels[i]` indexes `classes`. `self[i]` is one image, uint8 [3, H, W], and its label; `images(indices)`
+    are several of one size, uint8 [n, 3, H, W].
     """
 
     @property
@@ -76,11 +76,11 @@ def class_names(labels: npt.ArrayLike, given: Sequence[str] | None) -> list[str]
 
 @dataclass(frozen=True, eq=False)
 class Corrupted:
-    """The set `clean` under one corruption that is made on the fly. An image depends on seed and position alone.
+    """The set `clean` under one corruption, made on the fly. An image depends on seed and position alone.
 
-    The position in `clean` is the corruption's index, so that order, batching and subsets change nothing. A loader
-    brings images to the protocol's size first and corrupts on the device (`apply`), as ImageNet-C was made: resize,
-    crop, corrupt.
+    The position in `clean` is the corruption's index, so that order, batching and subsets change nothing. A
+    loader brings images to the protocol's size first and corrupts on the device (`apply`), as ImageNet-C was
+    made: resize, crop, corrupt.
     """
 
     clean: ImageSet
@@ -120,7 +120,7 @@ class Corrupted:
         return self.apply(self.clean.images(indices), indices)
 
     def apply(self, images: Tensor, indices: Indices) -> Tensor:
-        """Corrupt clean uint8 images [n, 3, H, W], which stand at these positions in the set, where they are."""
+        """Corrupt clean uint8 images [n, 3, H, W], which have these positions in the set, where they are."""
         return corrupt(
             images,
             self.corruption,

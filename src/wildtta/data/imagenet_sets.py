@@ -29,7 +29,7 @@ def imagenet_classes(variant: str = "") -> tuple[str, ...]:
 
 
 class Variant(NamedTuple):
-    """A published set: its title, class list, the folders its archive unpacks to, and what its classes look like."""
+    """A published set: title, the folders its archive unpacks to, and what its classes look like."""
 
     title: str
     folders: tuple[str, ...]
@@ -62,8 +62,8 @@ VARIANTS: dict[str, Variant] = {
 def imagenet_variant(name: str, root: str | os.PathLike[str]) -> EncodedImages:
     """The set of this name; `root` is its folder or the one around it, a zip or a tar.
 
-    Labels count the set's own classes; where these are a subset of the 1000 (-R, -A), `outputs` holds their positions
-    among a network's outputs (`restrict_classes` cuts a network down to them).
+    Labels count the set's own classes; where these are a subset of the 1000 (-R, -A), `outputs` holds their
+    positions among a network's outputs (`restrict_classes` cuts a network down to them).
     """
     if name not in VARIANTS:
         raise DataError(f"unknown ImageNet variant {name!r}; known: {', '.join(VARIANTS)}")
@@ -85,7 +85,7 @@ def imagenet_variant(name: str, root: str | os.PathLike[str]) -> EncodedImages:
 
 
 def _root_of(source: Source, variant: Variant, folders: tuple[str, ...]) -> str:
-    """Where the class folders are: in the root itself, in the archive's folder, or in folders that only wrap them."""
+    """Where the class folders are: in the root, the archive's folder, or folders that only wrap them."""
     top = source.folders()
     if set(top) & set(folders):
         return ""
@@ -94,7 +94,7 @@ def _root_of(source: Source, variant: Variant, folders: tuple[str, ...]) -> str:
 
 
 ARCHIVES = ("noise", "blur", "weather", "digital", "extra")
-"""The published archives of ImageNet-C; each unpacks into corruptions, often kept in a folder of the archive's name."""
+"""The published archives of ImageNet-C; each unpacks into corruptions, often in a folder of its own name."""
 
 CORRUPTED_LAYOUT = (
     "<root>/<corruption>/<severity>/<wnid>/*.JPEG with 1000 wnids of 50 images, "
@@ -105,8 +105,8 @@ CORRUPTED_LAYOUT = (
 def imagenet_c(root: str | os.PathLike[str], corruption: str, severity: int) -> EncodedImages:
     """One corruption at one severity; `root` is a folder, a zip or a tar.
 
-    An equal number of images in every class other than 50 is taken as a deliberate subset and noted; unequal numbers
-    are an error, since the published set has none.
+    An equal number of images in every class other than 50 is taken as a deliberate subset and noted; unequal
+    numbers are an error, since the published set has none.
     """
     source = open_source(root)
     places = _corruption_folders(source)
@@ -146,7 +146,7 @@ def corruptions_in(root: str | os.PathLike[str]) -> dict[str, list[int]]:
 
 
 def _corruption_folders(source: Source) -> dict[str, str]:
-    """Every folder that holds severities, by its own name: directly in the root, or in an archive's folder."""
+    """Every folder that holds severities, by its own name: in the root, or in an archive's folder."""
     top = source.folders()
     places = {f"{archive}/{name}": name for archive in ARCHIVES if archive in top for name in source.folders(archive)}
     places |= {name: name for name in top}

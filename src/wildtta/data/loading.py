@@ -1,4 +1,4 @@
-"""Batches of a stream as tensors on the device: decoded in parallel, copied without waiting, always in stream order."""
+"""Batches of a stream as tensors on the device: decoded in parallel, copied without waiting, in order."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ class StreamLoader:
     """The batches of a stream over one image set per domain.
 
     Args:
-        sets: one per domain of the stream. `Corrupted` ones are corrupted after resizing and cropping, on the device.
+        sets: one per domain of the stream. `Corrupted` ones are corrupted after the crop, on the device.
         stream: what comes when.
         protocol: a preprocessing protocol or its name.
         network: for protocol "timm".
-        device: where the batches shall be. On a GPU they come from pinned memory by non-blocking copies, as uint8.
-        workers: processes that read and decode; 0: in this process. The batches are the same whatever the number.
-        decoder: "cpu" (Pillow) or "gpu": JPEGs are decoded by the GPU, where torchvision can (they may differ from
-            the CPU's by a grey level or two); everything else still on the CPU.
-        on_error: "raise" a `BrokenImage` that names the file, or "skip" it: left out of its batch, warned of and
-            listed in `broken`.
-        cache: decode and corrupt every image once per process and keep it on the device, where a set takes at most
-            1 GiB. Needs decoder "cpu" and on_error "raise".
+        device: where the batches shall be. To a GPU, uint8 is copied from pinned memory without blocking.
+        workers: processes that read and decode; 0: this one. Their number does not change the batches.
+        decoder: "cpu" (Pillow) or "gpu": JPEGs are decoded by the GPU, where torchvision can (they may differ
+            from the CPU's by a grey level or two); everything else still on the CPU.
+        on_error: "raise" a `BrokenImage` that names the file, or "skip" it: left out of its batch, warned of
+            and listed in `broken`.
+        cache: decode and corrupt every image once per process and keep it on the device, where a set takes at
+            most 1 GiB. Needs decoder "cpu" and on_error "raise".
     """
 
     def __init__(
@@ -72,9 +72,8 @@ class StreamLoader:
         for number, image_set in enumerate(sets):
             last = int(stream.index[stream.domain == number].max(initial=-1))
             if last >= len(image_set):
-                raise DataError(
-                    f"the stream asks for image {last} of {stream.domains[number]}, whose set has {len(image_set)} images"
-                )
+                asked = f"image {last} of {stream.domains[number]}"
+                raise DataError(f"the stream asks for {asked}, whose set has {len(image_set)} images")
         if on_error not in ON_ERROR or decoder not in DECODERS:
             raise DataError(
                 f"on_error must be one of {', '.join(ON_ERROR)} and decoder one of {', '.join(DECODERS)}, "
@@ -174,12 +173,14 @@ class StreamLoader:
         parts = [*images, *decoded]
         return places[order], stack([parts[i] for i in order])
 
-    def _decoded_on_device(self, batch: Batch, positions: IntArray, jpegs: list[Tensor]) -> tuple[IntArray, list[Tensor]]:
+    def _decoded_on_device(
+        self, batch: Batch, positions: IntArray, jpegs: list[Tensor]
+    ) -> tuple[IntArray, list[Tensor]]:
         try:
             return positions, [self.protocol.fit(i) for i in decode_jpegs_on(self.device, jpegs)]
         except RuntimeError as error:
             warnings.warn(f"the GPU could not decode a batch of JPEGs, so the CPU does: {error}", stacklevel=5)
-        # One file that the hardware can't decode (CMYK, broken) fails the whole call: Pillow tells which is broken.
+        # One file that the hardware can't decode (CMYK, broken) fails the whole call: Pillow tells which.
         decoded: dict[int, Tensor] = {}
         for position, jpeg in zip(positions.tolist(), jpegs, strict=True):
             files = clean_set(self.sets[int(batch.domains[position])])

@@ -1,11 +1,11 @@
 """From uint8 images to a network's input, by a named protocol that every result carries.
 
-`paper`: ImageNet mean and std for every network, 224 pixels (the authors' choice, also for the ViT that was trained
-with 0.5 and 0.5). `timm`: what the weights' own configuration says. `glyphs`: the embedded networks' scaling. `native`:
-ImageNet mean and std at the images' own size. `custom:...`: anything else, written out.
+`paper`: ImageNet mean and std for every network, 224 pixels (the authors' choice, also for the ViT that was
+trained with 0.5 and 0.5). `timm`: what the weights' own configuration says. `glyphs`: the embedded networks'
+scaling. `native`: ImageNet mean and std at the images' own size. `custom:...`: anything else, written out.
 
-Images that have a protocol's size already (ImageNet-C is stored at 224) are neither resized nor cropped; all others are
-resized on their shorter side and cropped at the centre.
+Images that have a protocol's size already (ImageNet-C is stored at 224) are neither resized nor cropped; all
+others are resized on their shorter side and cropped at the centre.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ INTERPOLATIONS = ("bilinear", "bicubic")
 
 @dataclass(frozen=True)
 class InputProtocol:
-    """How images become input: shorter side to `resize`, centre crop of `size`, then (x / 255 - mean) / std."""
+    """How images become input: shorter side to `resize`, centre crop of `size`, (x / 255 - mean) / std."""
 
     name: str
     mean: Triple
@@ -53,7 +53,7 @@ class InputProtocol:
         return self.name
 
     def fit(self, images: Tensor) -> Tensor:
-        """Images [..., 3, H, W] resized and cropped to the protocol's size; values and dtype stay as they are."""
+        """Images [..., 3, H, W] resized and cropped to the protocol's size; the dtype stays."""
         height, width = images.shape[-2:]
         if self.size is None or (height, width) == (self.size, self.size):
             return images
@@ -80,8 +80,9 @@ PROTOCOLS: dict[str, InputProtocol] = {
 def input_protocol(protocol: str | InputProtocol, network: nn.Module | None = None) -> InputProtocol:
     """A protocol by name. "timm" needs the network whose configuration it is.
 
-    "custom:size=96,resize=110,mean=0.5,std=0.25,interpolation=bicubic" writes one out: mean and std default to
-    ImageNet's and may be one number or three with slashes (0.48/0.46/0.41); without size, images keep theirs.
+    "custom:size=96,resize=110,mean=0.5,std=0.25,interpolation=bicubic" writes one out: mean and std default
+    to ImageNet's and may be one number or three with slashes (0.48/0.46/0.41); without size, images keep
+    theirs.
     """
     if isinstance(protocol, InputProtocol):
         return protocol

@@ -1,7 +1,7 @@
 """WebDataset shards: tar files in which the files of one sample share a name (`00017.jpg`, `00017.cls`).
 
-Streams are index streams, so samples are reached at random: the shards' headers are read once and images at their
-offsets. (The webdataset library itself reads shards from front to back only.)
+Streams are index streams, so samples are reached at random: the shards' headers are read once and images at
+their offsets. (The webdataset library itself reads shards from front to back only.)
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def shards(
 ) -> EncodedImages:
     """The samples of WebDataset shards in shard order.
 
-    `path` is a folder of `.tar` files, one tar, a pattern with braces (`val-{0000..0049}.tar`), or several of these.
-    `classes` names the classes; without it they are called by their numbers.
+    `path` is a folder of `.tar` files, one tar, a pattern with braces (`val-{0000..0049}.tar`), or several of
+    these. `classes` names the classes; without it they are called by their numbers.
     """
     paths = _shard_paths(path)
     files: list[tuple[TarSource, str]] = []

@@ -1,7 +1,7 @@
 """Where files lie: a folder, a zip or a tar. One way to list and to read them, without unpacking.
 
-Names are relative, with forward slashes; `""` is the root. Hidden files are left out. Handles are opened per process,
-so that a source may be used in worker processes, forked or spawned.
+Names are relative, with forward slashes; `""` is the root. Hidden files are left out. Handles are opened per
+process, so that a source may be used in worker processes, forked or spawned.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Write a corrupted copy of a data set in the layout of ImageNet-C: ``<corruption>/<severity>/<class>/<name>.JPEG``.
+"""Write a corrupted copy of a data set: ``<corruption>/<severity>/<class>/<name>.JPEG``, as ImageNet-C.
 
-Every file is written under another name and moved into place, so a file that exists is complete. A run that was killed
-continues where it stopped. An image's result depends on its position and the seed only, so the outcome equals that of
-an uninterrupted run, whatever the number of workers.
+Every file is written under another name and moved into place, so a file that exists is complete. A run that
+was killed continues where it stopped. An image's result depends on its position and the seed only, so the
+outcome equals that of an uninterrupted run, whatever the number of workers.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Settings:
 
     seed: int = 0
     size: int | None = None
-    """Resize the shorter side and cut the centre square: 256 and 224 as ImageNet-C was made, others in that ratio."""
+    """Resize the shorter side and cut the centre square, in ImageNet-C's ratio of 256 to 224."""
     constants: Constants = "auto"
     frost_dir: str | None = None
     device: str = "cpu"
@@ -92,12 +92,13 @@ def write_corrupted(
 ) -> Progress:
     """Corrupt all images of ``source`` and write what ``destination`` does not hold yet.
 
-    An image's position in ``source``, as :func:`wildtta.data.folder` counts, is its index for the random numbers. What is
-    written therefore equals what the same folder gives when it is corrupted on the fly with the same seed, up to the JPEG.
+    An image's position in ``source``, as :func:`wildtta.data.folder` counts, is its index for the random
+    numbers. What is written therefore equals what the same folder gives when it is corrupted on the fly with
+    the same seed, up to the JPEG.
 
     Args:
         source: folder with one subfolder per class, or a zip archive of one.
-        destination: folder of the result; an unfinished one is continued if it was begun with the same settings.
+        destination: folder of the result; one that was begun with the same settings is continued.
         workers: processes that decode, corrupt and encode; 1 works in this process.
         broken: whether an image that cannot be decoded stops the run or is left out and named in the result.
         report: called after each finished piece of work.
@@ -173,7 +174,8 @@ def _check_settings(target: Path, fingerprint: dict[str, object]) -> None:
         temporary.write_text(json.dumps(fingerprint, indent=1) + "\n")
         os.replace(temporary, path)
     found = json.loads(path.read_text())
-    changed = [f"{name}: {found.get(name)!r}, now {now!r}" for name, now in fingerprint.items() if found.get(name) != now]
+    differing = [name for name, value in fingerprint.items() if found.get(name) != value]
+    changed = [f"{name}: {found.get(name)!r}, now {fingerprint[name]!r}" for name in differing]
     if changed:
         raise DataError(
             f"{target} was begun with other settings ({'; '.join(changed)}); repeat those or choose another folder"

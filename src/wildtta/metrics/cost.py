@@ -16,8 +16,8 @@ _MOST_EVENTS = 1000
 class Stopwatch:
     """Milliseconds per batch of what lies between :meth:`start` and :meth:`stop`.
 
-    On a GPU pairs of events are recorded in the stream of work and read once at the end; in long streams only every
-    k-th batch gets a pair. On the CPU the clock is read.
+    On a GPU pairs of events are recorded in the stream of work and read once at the end; in long streams only
+    every k-th batch gets a pair. On the CPU the clock is read.
     """
 
     def __init__(self, device: torch.device, batches: int) -> None:
@@ -62,7 +62,7 @@ def reset_peak_memory(device: torch.device) -> None:
 
 
 def peak_memory(device: torch.device) -> float:
-    """Peak MiB since :func:`reset_peak_memory`: what tensors held on the GPU, or what the process held on the CPU."""
+    """Peak MiB since :func:`reset_peak_memory`: of tensors on the GPU, or of the process on the CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     with suppress(OSError):

@@ -1,8 +1,8 @@
 """Health of a representation: redundancy R, inequity I and the share of dimensions near zero.
 
-R is measured in two normalisations: of columns (the paper's equation) and of rows (what the paper uses for GroupNorm
-networks). Values of a batch have a floor of about D / (B − 1), so they can only be compared at one batch size and
-width; :class:`FeatureStatistics` gives the values over a whole stream.
+R is measured in two normalisations: of columns (the paper's equation) and of rows (what the paper uses for
+GroupNorm networks). Values of a batch have a floor of about D / (B − 1), so they can only be compared at one
+batch size and width; :class:`FeatureStatistics` gives the values over a whole stream.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SPARSITY_LEVELS: tuple[float, ...] = (0.1, 0.01, 0.001)
 
 
 def batch_redundancy_and_inequity(rows: Tensor, head: nn.Linear) -> dict[str, Tensor]:
-    """R in both normalisations and I of one batch of features ``[B, D]``, as 0-dim tensors on their device."""
+    """R in both normalisations and I of one batch of features ``[B, D]``, as 0-dim tensors."""
     with torch.no_grad():
         wide = rows if rows.dtype == torch.float64 else rows.float()
         return {
@@ -39,7 +39,7 @@ def batch_redundancy_and_inequity(rows: Tensor, head: nn.Linear) -> dict[str, Te
 
 
 def features(forward: Callable[[Tensor], Any], head: nn.Module, images: Tensor) -> Tensor:
-    """``[batch, D]`` features of ``images``: what ``head`` is given in one pass of ``forward`` without gradient."""
+    """``[batch, D]`` features of ``images``: what enters ``head`` in a pass without gradient."""
     collected: list[Tensor] = []
     handle = head.register_forward_pre_hook(lambda _, inputs: collected.append(inputs[0].detach()))
     try:
@@ -53,7 +53,7 @@ def features(forward: Callable[[Tensor], Any], head: nn.Module, images: Tensor) 
 
 
 def tsne(points: Tensor, *, seed: int = 0, perplexity: float = 30.0) -> npt.NDArray[Any]:
-    """t-SNE coordinates ``[n, 2]`` of features ``[n, D]`` (scikit-learn, PCA start, so that a seed decides it)."""
+    """t-SNE coordinates ``[n, 2]`` of features ``[n, D]`` (scikit-learn, PCA start: the seed decides it)."""
     try:
         from sklearn.manifold import TSNE
     except ImportError as error:
@@ -68,8 +68,8 @@ def tsne(points: Tensor, *, seed: int = 0, perplexity: float = 30.0) -> npt.NDAr
 class FeatureStatistics:
     """R, I and sparsity over any number of batches, from sums kept on the features' device in float64.
 
-    Second moments are summed about the first batch's mean: features whose mean is far above their deviation would lose
-    their digits otherwise. (Apple's GPUs have no float64; the sums are float32 there.)
+    Second moments are summed about the first batch's mean: features whose mean is far above their deviation
+    would lose their digits otherwise. (Apple's GPUs have no float64; the sums are float32 there.)
 
     Args:
         moments: also keep the two D × D matrices that R needs; without them there is no R.
@@ -106,7 +106,7 @@ class FeatureStatistics:
         return {str(level): 100 * float((magnitude < level).double().mean()) for level in SPARSITY_LEVELS}
 
     def health(self, head: nn.Linear) -> dict[str, Any]:
-        """R in both normalisations, I, and the class that the mean feature is taken for (table L, figure D)."""
+        """R in both normalisations, I, and the class of the mean feature (table L, figure D)."""
         mean = (self._sum("total") / self._count)[None]
         logits = nn.functional.linear(mean, *_weights(head, mean))
         values: dict[str, Any] = {

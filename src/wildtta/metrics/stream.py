@@ -1,4 +1,4 @@
-"""Online accuracy and calibration: every sample is scored by the prediction made before the update that uses it."""
+"""Online accuracy and calibration: a sample is scored by the prediction made before its update."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _RUNNING_POINTS = 100
 class StreamMeter:
     """Collects what the summary needs of each batch's logits, on their device and without waiting for it.
 
-    Logits are kept (copied: a captured graph reuses its output) until a few thousand rows are there, then reduced to
-    four numbers a sample. Nothing is read back before :meth:`record`.
+    Logits are kept (copied: a captured graph reuses its output) until a few thousand rows are there, then
+    reduced to four numbers a sample. Nothing is read back before :meth:`record`.
 
     Args:
         labels: the whole stream's labels in stream order, int64, on the device of the logits.
@@ -71,7 +71,7 @@ class StreamMeter:
 
 @dataclass(frozen=True)
 class StreamRecord:
-    """Per sample, in stream order: label, predicted class, its probability, −ln p(label), classes above the label."""
+    """Per sample: label, predicted class, its probability, −ln p(label), classes above the label."""
 
     labels: Array
     predicted: Array

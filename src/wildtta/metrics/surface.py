@@ -17,9 +17,9 @@ from wildtta.randomness import torch_generator
 def filter_normalised_direction(parameters: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
     """A random direction with each filter's norm: d_f ← d_f · ‖θ_f‖ / ‖d_f‖.
 
-    Li et al., "Visualizing the Loss Landscape of Neural Nets", 2018. A filter is a weight's slice along its first
-    dimension; biases and norm layers' vectors stay where they are, as there: rescaling a network's filters would
-    otherwise change how flat it looks.
+    Li et al., "Visualizing the Loss Landscape of Neural Nets", 2018. A filter is a weight's slice along its
+    first dimension; biases and norm layers' vectors stay where they are, as there: rescaling a network's
+    filters would otherwise change how flat it looks.
     """
     direction: dict[str, Tensor] = {}
     for name, parameter in parameters.items():
@@ -36,7 +36,7 @@ def filter_normalised_direction(parameters: Mapping[str, Tensor], generator: tor
 def entropy_surface(
     network: nn.Module, images: Sequence[Tensor], *, span: float = 1.0, steps: int = 11, seed: int = 0
 ) -> dict[str, Any]:
-    """Mean prediction entropy on a plane of weights, θ + a·d₁ + b·d₂ (figures 9 and C); the network stays as it is.
+    """Mean prediction entropy on a plane of weights, θ + a·d₁ + b·d₂ (figures 9 and C); θ stays.
 
     Args:
         network: the classifier with weights θ.
@@ -46,7 +46,7 @@ def entropy_surface(
         seed: of the two directions.
 
     Returns:
-        ``{"axis": [steps], "entropy": [steps][steps], "centre": value at the weights themselves}``; rows are a.
+        ``{"axis": [steps], "entropy": [steps][steps], "centre": value at the weights}``; rows are a.
     """
     parameters = dict(network.named_parameters())
     generator = torch_generator(seed)
@@ -67,7 +67,7 @@ def entropy_surface(
 def entropy_gradient_scatter(
     network: nn.Module, images: Tensor, parameters: Sequence[nn.Parameter]
 ) -> dict[str, list[float]]:
-    """For each sample its entropy and ‖∇E‖₂ over ``parameters`` (figure 3c); neither weights nor gradients change.
+    """For each sample its entropy and ‖∇E‖₂ over ``parameters`` (figure 3c); the network stays as it is.
 
     A sample at a time: the norm of a sum says nothing about its terms.
     """

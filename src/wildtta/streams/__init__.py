@@ -1,7 +1,8 @@
-"""Which image comes when: streams of indices from labels, scenario and seed alone. Images are looked up later.
+"""Which image comes when: streams of indices from labels, scenario and seed alone; images are read later.
 
-`mild`, `single`, `label_shift` and `dirichlet` order the images of one domain (int64 arrays of positions); `separate`,
-`mixed`, `continual` and `gradual` arrange domains into a `Stream`; `build` makes one by the scenario's name.
+`mild`, `single`, `label_shift` and `dirichlet` order the images of one domain (int64 arrays of positions);
+`separate`, `mixed`, `continual` and `gradual` arrange domains into a `Stream`; `build` makes one by the
+scenario's name.
 """
 
 from wildtta.streams.domains import continual, gradual, mixed, separate, severity_ramp

@@ -1,4 +1,4 @@
-"""Streams over several domains: separate, continual, mixed and gradual; each over any order within a domain."""
+"""Streams over several domains: separate, continual, mixed and gradual, over any order within a domain."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class StreamOptions(TypedDict, total=False):
 def separate(
     labels: Labels, domains: Iterable[DomainLike], *, reshuffle: bool = False, **options: Unpack[StreamOptions]
 ) -> Stream:
-    """Domains one after the other with a reset before each: what "the average over 15 corruptions" is measured on.
+    """Domains one after the other, a reset before each: how "the average over 15 corruptions" is measured.
 
-    `reshuffle=False`: the same order in every domain, so that domains differ in nothing but the shift (as in the
-    paper); True: every domain has an order of its own.
+    `reshuffle=False`: the same order in every domain, so that domains differ in nothing but the shift (as in
+    the paper); True: every domain has an order of its own.
     """
     apart = [(domain,) for domain in as_domains(domains)]
     return _arranged("separate", labels, apart, reset_each=True, reshuffle=reshuffle, **options)
@@ -62,8 +62,9 @@ def continual(
 def mixed(labels: Labels, domains: Iterable[DomainLike], **options: Unpack[StreamOptions]) -> Stream:
     """All images of all domains as one pool, put in order together; the adapter is never reset.
 
-    With `mild` the pool is shuffled: every image once in every domain. With `label_shift` or `dirichlet` the classes
-    are correlated in time while the domains stay mixed. `batch_size=1` combines mixed shifts with single images.
+    With `mild` the pool is shuffled: every image once in every domain. With `label_shift` or `dirichlet` the
+    classes are correlated in time while the domains stay mixed. `batch_size=1` combines mixed shifts with
+    single images.
     """
     return _arranged("mixed", labels, [as_domains(domains)], **options)
 
@@ -79,8 +80,9 @@ def gradual(
 ) -> Stream:
     """Severity climbs 1, 2, ..., top and falls back to 1 in one domain, then the next begins; never reset.
 
-    Every level shows the whole data set, or the first `per_level` samples of its order. With `reshuffle` (the default)
-    neighbouring levels differ in their order, so that a short `per_level` doesn't show the same few images nine times.
+    Every level shows the whole data set, or the first `per_level` samples of its order. With `reshuffle` (the
+    default) neighbouring levels differ in their order, so that a short `per_level` doesn't show the same few
+    images nine times.
 
     Source: the gradually changing setting of CoTTA (Wang et al., CVPR 2022).
     """

@@ -80,9 +80,9 @@ def build(
         batch_size: default 64; "single" is always 1.
         seed: of every order.
         limit: use only so many images of each domain, spread evenly over the classes.
-        options: what the scenario takes besides (`scenario_options`): ratio, draws and order for label shift, gamma and
-            slots for Dirichlet, per_level for gradual, reshuffle; within ("mild", "label_shift", "dirichlet") with the
-            options of that order for "mixed", "continual" and "gradual".
+        options: what the scenario takes besides (`scenario_options`): ratio, draws and order for label shift,
+            gamma and slots for Dirichlet, per_level for gradual, reshuffle; within ("mild", "label_shift",
+            "dirichlet") with the options of that order for "mixed", "continual" and "gradual".
     """
     allowed = scenario_options(scenario)
     unknown = sorted(set(options) - set(allowed))

@@ -27,7 +27,7 @@ DomainLike: TypeAlias = "Domain | str | tuple[str, int | None]"
 
 
 def as_domains(domains: Iterable[DomainLike], *, severity: int | None = None) -> tuple[Domain, ...]:
-    """Domains from names, (name, severity) pairs or domains; `severity` is for those that come as a bare name."""
+    """Domains from names, (name, severity) pairs or domains; `severity` is for bare names."""
     if isinstance(domains, str):
         raise TypeError(f"domains must be a sequence of domains, got the string {domains!r}; write [{domains!r}]")
     listed = tuple(Domain(d, severity) if isinstance(d, str) else Domain(*d) for d in domains)
@@ -51,9 +51,9 @@ class Batch(NamedTuple):
 class Stream:
     """The order of a whole run; images are looked up later.
 
-    `domain[i]` numbers into `domains`, `index[i]` is the position of the image in that domain's data set. A batch never
-    reaches over a position in `breaks` (where a data loader would end with a short batch: between domains that come one
-    after the other), and the adapter is reset at the positions in `resets`.
+    `domain[i]` numbers into `domains`, `index[i]` is the position of the image in that domain's data set. A
+    batch never reaches over a position in `breaks` (where a data loader would end with a short batch: between
+    domains that come one after the other), and the adapter is reset at the positions in `resets`.
     """
 
     scenario: str

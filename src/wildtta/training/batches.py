@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,18 +9,19 @@ import torch
 from torch import Tensor, nn
 
 from wildtta.data import ImageSet, InputProtocol, StreamLoader, open_data
+from wildtta.data.catalogue import Root
 from wildtta.glyphs import Glyphs, load_atlas
 from wildtta.randomness import torch_generator
 from wildtta.streams import given
 
 LARGEST_GRADIENT = 1.0
-"""Where gradients are cut. Copies of trained stages answer a new task with large ones, which would ruin them at first."""
+"""Where gradients are cut. At first, copies of trained stages get gradients that would ruin them."""
 
 
 def source_images(
-    name: str, root: str | os.PathLike[str] | None = None, *, count: int = 20_000, seed: int = 0, atlas: Path | None = None
+    name: str, root: Root | None = None, *, count: int = 20_000, seed: int = 0, atlas: Path | None = None
 ) -> ImageSet:
-    """Training images by the data's name; of ``glyphs`` the first ``count`` of the split that networks train on."""
+    """Training images by the data's name; of ``glyphs`` the first ``count`` of the training split."""
     if name == "glyphs":
         return Glyphs(count, seed=seed, split="train", atlas=None if atlas is None else load_atlas(atlas))
     return open_data(name, root)

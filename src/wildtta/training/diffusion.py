@@ -67,10 +67,8 @@ def train_diffusion(
     """min over θ of E ‖ε − ε_θ(√ᾱ_t x + √(1 − ᾱ_t) ε, t)‖² on images in [−1, 1] (Ho et al. 2020)."""
     scheduler = diffusers_library().DDPMScheduler()
     generator = torch_generator(plan.seed, device)
-    epochs = (
-        shuffled_batches(images, protocol, batch_size=plan.batch_size, epoch=epoch, seed=plan.seed, workers=plan.workers)
-        for epoch in itertools.count()
-    )
+    order = {"batch_size": plan.batch_size, "seed": plan.seed, "workers": plan.workers}
+    epochs = (shuffled_batches(images, protocol, epoch=epoch, **order) for epoch in itertools.count())
     batches = itertools.islice(itertools.chain.from_iterable(epochs), plan.steps)
     first = next(batches)
     with torch.random.fork_rng([]):

@@ -24,7 +24,7 @@ RATES = {"convolutional": 0.1, "transformer": 0.005}
 
 @dataclass(frozen=True, kw_only=True)
 class BranchPlan:
-    """How a branch is trained; the defaults are the paper's (SGD, momentum 0.9, ×0.1 after epochs 4 and 7 of 10)."""
+    """How a branch is trained; the paper's defaults (SGD, momentum 0.9, ×0.1 after epochs 4 and 7 of 10)."""
 
     epochs: int = 10
     decay_after: tuple[int, ...] = (4, 7)
@@ -63,13 +63,14 @@ def train_branch(
     parameters = list(branch.parameters())
     optimizer = torch.optim.SGD(parameters, lr=plan.rate(network, 0), momentum=plan.momentum)
     generator = torch_generator(plan.seed)
+    order = {"batch_size": plan.batch_size, "seed": plan.seed, "workers": plan.workers}
     began = time.monotonic()
     for epoch in range(plan.epochs):
         for group in optimizer.param_groups:
             group["lr"] = plan.rate(network, epoch)
         total_loss, hits, seen = torch.zeros((), device=device), torch.zeros((), device=device), 0
-        order = {"batch_size": plan.batch_size, "epoch": epoch, "seed": plan.seed, "workers": plan.workers}
-        for batch in shown(shuffled_batches(images, protocol, **order), f"epoch {epoch + 1}, batches"):
+        batches = shuffled_batches(images, protocol, epoch=epoch, **order)
+        for batch in shown(batches, f"epoch {epoch + 1}, batches"):
             turned, turns = turned_views(protocol.normalise(batch.to(device)), generator, mirror=plan.mirror)
             with torch.no_grad():
                 features = run_to(network, stage, turned)
