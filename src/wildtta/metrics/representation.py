@@ -7,6 +7,7 @@ batch size and width; :class:`FeatureStatistics` gives the values over a whole s
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,7 @@ from wildtta.methods.sar2.redundancy import (
     redundancy,
     redundancy_from_moments,
 )
+from wildtta.network.features import FeatureTap
 
 SPARSITY_LEVELS: tuple[float, ...] = (0.1, 0.01, 0.001)
 """Below which mean magnitude a feature dimension counts as near zero (the paper's table M)."""
@@ -32,24 +34,20 @@ def batch_redundancy_and_inequity(rows: Tensor, head: nn.Linear) -> dict[str, Te
     with torch.no_grad():
         wide = rows if rows.dtype == torch.float64 else rows.float()
         return {
-            "feature_redundancy": redundancy(wide, reading="columns"),
-            "feature_redundancy_rows": redundancy(wide, reading="rows"),
+            "feature_redundancy": redundancy(wide, normalisation="columns"),
+            "feature_redundancy_rows": redundancy(wide, normalisation="rows"),
             "feature_inequity": inequity(wide, *_weights(head, wide)),
         }
 
 
 def features(forward: Callable[[Tensor], Any], head: nn.Module, images: Tensor) -> Tensor:
     """``[batch, D]`` features of ``images``: what enters ``head`` in a pass without gradient."""
-    collected: list[Tensor] = []
-    handle = head.register_forward_pre_hook(lambda _, inputs: collected.append(inputs[0].detach()))
-    try:
-        with torch.no_grad():
-            forward(images)
-    finally:
-        handle.remove()
-    if not collected:
+    with torch.no_grad(), contextlib.closing(FeatureTap(head)) as tap:
+        forward(images)
+    taken = tap.take()
+    if taken is None:
         raise RuntimeError("the head was not called in a forward pass, so the features could not be read")
-    return collected[0]
+    return taken
 
 
 def tsne(points: Tensor, *, seed: int = 0, perplexity: float = 30.0) -> npt.NDArray[Any]:
@@ -117,7 +115,7 @@ class FeatureStatistics:
         if self._moments:
             of_columns = redundancy_from_moments(self._count, self._sums["first"], self._sums["second"])
             of_rows = redundancy_from_moments(
-                self._count, self._sums["first_rows"], self._sums["second_rows"], reading="rows"
+                self._count, self._sums["first_rows"], self._sums["second_rows"], normalisation="rows"
             )
             values |= {"redundancy": float(of_columns), "redundancy_rows": float(of_rows)}
         return values

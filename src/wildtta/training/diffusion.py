@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from wildtta.data import ImageSet, InputProtocol
-from wildtta.parts.diffusion import DiffusionModel, diffusers_library
+from wildtta.methods.dda.diffusion import DiffusionModel, diffusers_library
 from wildtta.progress import shown
 from wildtta.randomness import torch_generator
 from wildtta.training.batches import gradient_step, require_at_least_one, shuffled_batches

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from wildtta.data import ImageSet, InputProtocol
+from wildtta.methods.ttt.rotation import TURNS, RotationBranch, rotate, rotation_branch, training_views
 from wildtta.network.inspection import family_of
 from wildtta.network.stages import middle_stage, run_to
-from wildtta.parts.rotation import TURNS, RotationBranch, rotate, rotation_branch, training_views
 from wildtta.progress import shown
 from wildtta.randomness import torch_generator
 from wildtta.training.batches import gradient_step, require_at_least_one, shuffled_batches
