@@ -21,9 +21,9 @@ from wildtta.streams.stream import Stream
 
 def read_fitted(image_set: ImageSet, positions: Indices, protocol: InputProtocol) -> Tensor:
     """Images at the protocol's size, uint8 [n, 3, H, W]; without a size they must be of one size."""
-    if protocol.size is None:
-        return image_set.images(positions)
-    return stack([protocol.fit(image_set[int(position)][0]) for position in positions])
+    if isinstance(image_set, EncodedImages):
+        return stack([protocol.fit(image_set.decoded(int(position))) for position in positions])
+    return protocol.fit(image_set.images(positions))
 
 
 def by_domain(domains: IntArray) -> Iterator[tuple[int, IntArray]]:
