@@ -91,13 +91,3 @@ def turned_views(inputs: Tensor, generator: torch.Generator, *, mirror: bool) ->
     """Random crops, mirrored (where asked for) and turned at random, and their turns."""
     turns = torch.randint(TURNS, (len(inputs),), generator=generator).to(inputs.device)
     return rotate(training_views(inputs, generator, mirror=mirror), turns), turns
-
-
-def rotation_accuracy(network: nn.Module, branch: nn.Module, stage: str, inputs: Tensor) -> float:
-    """Percent of all four turns of ``inputs`` that the branch names correctly."""
-    hits = 0
-    with torch.no_grad():
-        for turn in range(TURNS):
-            turns = torch.full((len(inputs),), turn, device=inputs.device)
-            hits += int((branch(run_to(network, stage, rotate(inputs, turns))).argmax(1) == turns).sum())
-    return 100 * hits / (TURNS * len(inputs))
