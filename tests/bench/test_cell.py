@@ -61,7 +61,7 @@ def test_everything_that_decides_the_numbers_changes_the_key(change: dict[str, o
 
 def test_titles_and_spelling_of_numbers_do_not_change_the_key() -> None:
     assert _cell(name="SAR!", model_name="ours").key == _cell().key
-    assert _cell(options={"lr": 1, "a": 2.0}).key == _cell(options={"a": 2, "lr": 1.0}).key
+    assert _cell(options={"lr": 1, "steps": 2.0}).key == _cell(options={"steps": 2, "lr": 1.0}).key
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from wildtta.bench.gpu_sharing import sharing_hint
+from wildtta.bench.launching import sharing_hint
 
 
 def test_a_crowded_gpu_without_the_service_gets_the_command(tmp_path: Path) -> None:

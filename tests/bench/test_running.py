@@ -14,8 +14,8 @@ import torch
 import wildtta
 from bench_parts.folder import NETWORK, small_cell, write_images
 from wildtta.bench import BenchError, Cell, Journal, launch, read, run_cell
-from wildtta.bench.execute import Conditions
 from wildtta.bench.models import build_model
+from wildtta.bench.running import Conditions
 
 NUMBERS = ("metrics", "series", "diagnostics", "versions")
 

@@ -17,6 +17,7 @@ Options (``measure_options = { surface = { steps = 21 } }``): ``images`` for all
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -130,12 +131,8 @@ class Diagnostics:
 
     def _tsne(self, options: dict[str, Any]) -> dict[str, Any]:
         chosen = _some_of_each_class(self._images.labels[self._stream.index], options["classes"], options["per_class"])
-        part = Stream(
-            scenario=self._stream.scenario,
-            domains=self._stream.domains,
-            domain=self._stream.domain[chosen],
-            index=self._stream.index[chosen],
-            batch_size=self._stream.batch_size,
+        part = replace(
+            self._stream, domain=self._stream.domain[chosen], index=self._stream.index[chosen], breaks=(0,), resets=(0,)
         )
         rows = torch.cat([features(self._network, self._head, inputs) for inputs in self._images.batches(part)])
         plane = tsne(rows, seed=self._cell.seed)

@@ -9,3 +9,8 @@ class BenchError(Exception):
 
 class JournalError(BenchError):
     """A journal that cannot be read, locked or written."""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or its kind where it has none."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

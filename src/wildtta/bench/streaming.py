@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy.typing as npt
 
 from wildtta.bench.cell import MULTI_DOMAIN, Cell
 from wildtta.bench.errors import BenchError
+from wildtta.bench.plain import each_value, infinite
 from wildtta.streams import Domain, Stream, build, scenario_options
 
 SPLITS: tuple[str, ...] = ("all", "first-half", "second-half", "first-classes", "second-classes")
@@ -27,8 +29,7 @@ def split_positions(labels: npt.NDArray[np.int64], split: str) -> npt.NDArray[np
         return np.arange(len(labels))
     present, counts = np.unique(labels, return_counts=True)
     if split.endswith("classes"):
-        chosen = present[: -(-len(present) // 2)]
-        first = np.isin(labels, chosen)
+        first = np.isin(labels, present[: -(-len(present) // 2)])
     else:
         order = np.argsort(labels, kind="stable")
         rank = np.empty(len(labels), dtype=np.int64)
@@ -70,15 +71,7 @@ def stream_of(cell: Cell, labels: npt.NDArray[np.int64]) -> Stream:
         raise BenchError(f"{cell.scenario}: {error}") from error
     if cell.limit is not None:
         stream = stream.first(min(cell.limit, len(stream)))
-    return Stream(
-        scenario=stream.scenario,
-        domains=stream.domains,
-        domain=stream.domain,
-        index=positions[stream.index],
-        batch_size=stream.batch_size,
-        breaks=stream.breaks,
-        resets=stream.resets,
-    )
+    return replace(stream, index=positions[stream.index])
 
 
 def stream_options(cell: Cell) -> dict[str, Any]:
@@ -89,4 +82,5 @@ def stream_options(cell: Cell) -> dict[str, Any]:
         raise BenchError(
             f"scenario {cell.scenario!r} has no option {unknown[0]!r}; it takes {', '.join(known) or 'none'}"
         )
-    return {name: float(value) if value in ("inf", "-inf") else value for name, value in cell.scenario_options.items()}
+    options: dict[str, Any] = each_value(cell.scenario_options, infinite)
+    return options

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wildtta.cli.launching import Device, exit_code, one_line_errors
+from wildtta.cli.launching import Device, console, exit_code, one_line_errors, print_failures
 
 if TYPE_CHECKING:
     from wildtta.bench import Cell, Row
 
+_OUT = Path("wildtta-report")
 NETWORKS = {"glyphs:resnet_gn": "ResNet, GroupNorm", "glyphs:vit": "ViT, LayerNorm"}
 METHODS = {"none": "no adaptation", "tent": "Tent", "sar": "SAR", "sar2": "SAR²"}
 # The ViT reads noisy glyphs far worse than the ResNet; each gets the severity that leaves it a fifth to two fifths.
@@ -38,19 +38,14 @@ def _stream(model: str, scenario: str) -> dict[str, Any]:
     from wildtta.data import CORRUPTIONS
 
     length = LENGTHS[model][scenario]
-    noise = {"corruptions": ("gaussian_noise",), "severity": NOISE_SEVERITY[model]}
+    shift: dict[str, Any] = {"corruptions": ("gaussian_noise",), "severity": NOISE_SEVERITY[model]}
     if scenario == "single":
-        return {"scenario": "single", "batch_size": 1, "limit": length, **noise}
+        return {"scenario": "single", "batch_size": 1, "limit": length, **shift}
     if scenario == "mixed":
-        return {
-            "scenario": "mixed",
-            "limit": length,
-            "corruptions": tuple(CORRUPTIONS),
-            "severity": MIXTURE_SEVERITY,
-        }
-    fog = {"corruptions": ("fog",), "severity": FOG_SEVERITY}
-    options = {"scenario": "label_shift", "scenario_options": {"draws": length}}
-    return {**options, **(noise if scenario == "noise" else fog)}
+        return {"scenario": "mixed", "limit": length, "corruptions": CORRUPTIONS, "severity": MIXTURE_SEVERITY}
+    if scenario == "fog":
+        shift = {"corruptions": ("fog",), "severity": FOG_SEVERITY}
+    return {"scenario": "label_shift", "scenario_options": {"draws": length}, **shift}
 
 
 def register(app: typer.Typer) -> None:
@@ -59,9 +54,7 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder of the report; its journal is begun anew.")] = Path(
-        "wildtta-report"
-    ),
+    out: Annotated[Path, typer.Option(help="Folder of the report; its journal is begun anew.")] = _OUT,
     device: Device = "auto",
     workers: Annotated[
         int | None, typer.Option(min=1, help="Cells at a time; default: one for each core, 4 at most.")
@@ -108,35 +101,36 @@ def _planned() -> list[tuple[str, Cell]]:
 def demo_cells() -> list[Cell]:
     """The plan with the slow cells first, so that no core waits at the end."""
     cells = [cell for _, cell in _planned()]
-    slow = {"none": 1, "tent": 3, "sar": 3, "sar2": 8}
-    return sorted(cells, key=lambda cell: -slow[cell.method] * LENGTHS[cell.model]["fog"] * (cell.corruptions == ("fog",)))
+    slow = {"none": 1, "tent": 3, "sar": 3}
+
+    def cost(cell: Cell) -> int:
+        return slow.get(cell.method, 8) * LENGTHS[cell.model]["fog"] if cell.corruptions == ("fog",) else 0
+
+    return sorted(cells, key=cost, reverse=True)
 
 
 def print_story(rows: Sequence[Row]) -> None:
     """Accuracy by network, method and scenario; a collapse is marked."""
-    from rich.console import Console
     from rich.table import Table
 
     from wildtta.bench import Cell
 
     found = {row["key"]: row for row in rows}
     planned = {(cell.model, cell.method, scenario): cell.key for scenario, cell in _planned()}
-    table = Table(
-        title="Online accuracy, % (in brackets: share of the most predicted class, last fifth)", show_edge=False
-    )
-    for heading in ("network", "method", *SCENARIOS.values()):
-        table.add_column(heading, justify="left" if heading in ("network", "method") else "right", no_wrap=True)
+    heading = "Online accuracy, % (in brackets: share of the most predicted class, last fifth)"
+    table = Table("network", "method", title=heading, show_edge=False)
+    for title in SCENARIOS.values():
+        table.add_column(title, justify="right", no_wrap=True)
     for model, title in NETWORKS.items():
         for method, name in METHODS.items():
             shown = [found.get(planned[model, method, scenario]) for scenario in SCENARIOS]
-            table.add_row(title if method == "none" else "", name, *map(_shown, shown), end_section=method == "sar2")
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
-    collapsed = [row for row in rows if row["status"] == "ok" and row["metrics"]["collapsed"]]
-    for row in collapsed:
-        typer.echo(f"collapsed onto one class: {Cell.from_json(row['cell']).describe()}")
+            table.add_row(title if method == "none" else "", name, *map(_shown, shown))
+        table.add_section()
+    console(120).print(table)
     for row in rows:
-        if row["status"] != "ok":
-            typer.echo(f"failed: {Cell.from_json(row['cell']).describe()}: {row['reason']}", err=True)
+        if row["status"] == "ok" and row["metrics"]["collapsed"]:
+            typer.echo(f"collapsed onto one class: {Cell.from_row(row).describe()}")
+    print_failures(rows)
 
 
 def _shown(row: Row | None) -> str:

@@ -49,6 +49,15 @@ class Method:
         """The hyper-parameters, as they would be given to :func:`wildtta.adapt`."""
         return {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
 
+    def identity(self) -> dict[str, Any]:
+        """Everything that decides the method's numbers, as plain JSON values: options, and the learning rates in use."""
+        plain = (bool, int, float, str, list, tuple)
+        options = self.options().items()
+        known: dict[str, Any] = {name: value for name, value in options if value is None or isinstance(value, plain)}
+        if self.learning_rates and known.get("lr", 0) is None:
+            known["learning_rates"] = {family: list(rates) for family, rates in self.learning_rates.items()}
+        return known
+
     def learning_rate(self, family: str, batch_size: int) -> float:
         """The explicit ``lr``, else the paper's for the family: linear between batch sizes 1 and 64, constant above."""
         explicit: float | None = getattr(self, "lr", None)

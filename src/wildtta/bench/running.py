@@ -2,6 +2,7 @@
 
 The row (see :mod:`wildtta.bench.journal`) holds:
 
+- ``resolved``: the method's options in force, and ``learning_rate``.
 - ``metrics``: accuracy, top5, ece, ece_adaptive, per_corruption, per_class, running, top_class_share in percent; nll;
   histogram (prediction counts over the last fifth); collapsed; samples.
 - ``series``: per batch (thinned to means over windows that end at ``batch``): entropy, selected, gradient_norm,
@@ -14,10 +15,13 @@ The row (see :mod:`wildtta.bench.journal`) holds:
 
 from __future__ import annotations
 
-import dataclasses
 import platform
 import time
+import traceback
+import warnings
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib import metadata
 from typing import Any
@@ -27,20 +31,24 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+import wildtta
 from wildtta.bench.cell import Cell
 from wildtta.bench.datasets import Images, open_images
 from wildtta.bench.determinism import repeatable
 from wildtta.bench.diagnostics import Diagnostics
 from wildtta.bench.errors import BenchError
-from wildtta.bench.execute import Conditions, Progress
 from wildtta.bench.journal import Row
 from wildtta.bench.models import build_model, weights_digest
+from wildtta.bench.plain import each_value, infinite, plain
+from wildtta.bench.regularise import take_regularising_steps
 from wildtta.bench.source_data import source_options, wanted_source_fields
 from wildtta.bench.streaming import stream_of
-from wildtta.methods.registry import config_classes
 from wildtta.metrics import Series, Stopwatch, StreamMeter, peak_memory, reset_peak_memory
 from wildtta.metrics.series import thin
 from wildtta.streams import Stream
+
+Progress = Callable[[float], None]
+"""Receives the share of a cell's stream that is done."""
 
 _PER_BATCH = (
     "entropy",
@@ -54,14 +62,65 @@ _PER_BATCH = (
     "used_redundancy",
     "used_inequity",
 )
-
 _TOTALS = ("forwards", "backwards", "computed_forwards", "computed_backwards", "resets", "skipped")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """Where and how cells are run; nothing here is part of a cell's identity.
+
+    Attributes:
+        root: folder of the data (``--data``).
+        source: folder of clean source images, for methods that want them (EATA's Fisher, ReCAP's variance).
+        threads: CPU threads of one worker. It decides the order of float32 sums, so journals that are to agree to the
+            last digit use the same number; it is recorded.
+        loaders: processes that read and decode images for one cell, where they don't fit into memory.
+    """
+
+    root: str | None = None
+    source: str | None = None
+    threads: int = 1
+    loaders: int = 0
+
+
+def execute(cell: Cell, conditions: Conditions, device: str, *, progress: Progress | None = None) -> Row:
+    """Run a cell; a failure becomes a row that tells its reason."""
+    began = time.perf_counter()
+    try:
+        with warnings.catch_warnings():
+            # Operations without a deterministic form on a GPU say so once per call.
+            warnings.filterwarnings("ignore", message=".*deterministic.*")
+            return run_cell(cell, conditions, device, progress=progress)
+    except Exception as error:
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        row = failed_row(cell, _reason(error), device=device, wall_s=time.perf_counter() - began)
+        if not isinstance(error, BenchError):  # not the user's mistake: the last frames tell where it happened
+            frames = traceback.extract_tb(error.__traceback__)[-4:]
+            row["trace"] = " < ".join(f"{frame.name}:{frame.lineno}" for frame in reversed(frames))
+        return row
+
+
+def failed_row(cell: Cell, reason: str, *, device: str, wall_s: float = 0.0) -> Row:
+    """The row of a cell that has no numbers."""
+    row = {"key": cell.key, "cell": cell.to_json(), "status": "failed", "reason": reason}
+    return {**row, "device": device, "wall_s": round(wall_s, 3)}
+
+
+def _reason(error: BaseException) -> str:
+    """One line that tells what went wrong."""
+    text = " ".join(str(error).split())[:500]
+    if isinstance(error, torch.cuda.OutOfMemoryError):
+        return f"out of memory: {text}"
+    if isinstance(error, BenchError | ValueError | FileNotFoundError) and text:
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def run_cell(
     cell: Cell, conditions: Conditions | None = None, device: str = "cpu", *, progress: Progress | None = None
 ) -> Row:
-    """Run ``cell`` and give its row; raises where it cannot be run (:func:`wildtta.bench.execute.execute` catches)."""
+    """Run ``cell`` and give its row; raises where it cannot be run (:func:`execute` catches)."""
     conditions = conditions or Conditions()
     began = time.perf_counter()
     place = torch.device(device)
@@ -87,7 +146,7 @@ def run_cell(
         **row,
         "versions": {**versions(), "weights": digest, "threads": conditions.threads},
         "wall_s": round(time.perf_counter() - began, 3),
-        "device": _device_name(place),
+        "device": f"cuda ({torch.cuda.get_device_name(place)})" if place.type == "cuda" else place.type,
         "protocol": images.protocol,
     }
 
@@ -101,10 +160,16 @@ def _measured(
     device: torch.device,
     progress: Progress | None,
 ) -> dict[str, Any]:
+    from_source, note = source_options(cell, images, conditions.source, device)
+    known = {entry.name for entry in fields(cell.config)}
+    # Methods that augment work on pixels, not on network inputs: they are told the preprocessing's mean and std.
+    pixel_scale = {name: value for name, value in images.pixel_scale.items() if name in known}
+    options = {"batch_size": cell.batch_size, **pixel_scale, **from_source, **each_value(cell.options, infinite)}
+    if cell.regularise:
+        take_regularising_steps(cell, network, images, stream, options)
     diagnostics = Diagnostics(cell, network, images, stream)
     diagnostics.before()
-    from_source, note = source_options(cell, images, conditions.source, device)
-    model = _adapter(cell, network, {**_pixel_scale(cell, images), **from_source})
+    model = wildtta.adapt(network, cell.method, **options)
     labels = torch.from_numpy(images.labels[stream.index]).to(device)
     meter, series = StreamMeter(labels), Series()
     watch = Stopwatch(device, stream.batch_count)
@@ -117,17 +182,18 @@ def _measured(
         logits = model(inputs)
         watch.stop()
         meter.update(logits)
-        series.add({**_last(model), **extra})
+        series.add({**{name: getattr(model.last, name, None) for name in _PER_BATCH}, **extra})
         if progress is not None:
             progress((number + 1) / stream.batch_count)
     record = meter.record()
     if record.first_non_finite is not None:
         raise BenchError(f"the predictions became non-finite at sample {record.first_non_finite} of {len(stream)}")
     return {
+        "resolved": plain({**cell.config.identity(), "learning_rate": model.learning_rate}, "resolved"),
         "metrics": record.summary(images.classes, *_by_corruption(stream)),
-        "series": thin(_renamed(series.read())),
+        "series": thin({name.removeprefix("used_"): column for name, column in series.read().items()}),
         "cost": {
-            **_counts(model),
+            **{name: int(getattr(model.cost, name)) for name in _TOTALS},
             "batches": stream.batch_count,
             **{name: round(value, 4) for name, value in watch.summary().items()},
             "peak_mb": round(peak_memory(device), 1),
@@ -142,36 +208,6 @@ def _by_corruption(stream: Stream) -> tuple[npt.NDArray[np.int64], list[str]]:
     names = list(dict.fromkeys(domain.name for domain in stream.domains))
     number = np.array([names.index(domain.name) for domain in stream.domains], dtype=np.int64)
     return number[stream.domain], names
-
-
-def _adapter(cell: Cell, network: nn.Module, from_data: dict[str, Any]) -> Any:
-    import wildtta
-
-    return wildtta.adapt(network, cell.method, **{"batch_size": cell.batch_size, **from_data, **cell.options})
-
-
-def _pixel_scale(cell: Cell, images: Images) -> dict[str, Any]:
-    """The preprocessing's mean and std for the methods that augment: they work on pixels, not on network inputs."""
-    known = {entry.name for entry in dataclasses.fields(config_classes()[cell.method])}
-    return {name: value for name, value in images.pixel_scale.items() if name in known}
-
-
-def _last(model: Any) -> dict[str, Any]:
-    return {name: getattr(model.last, name, None) for name in _PER_BATCH}
-
-
-def _renamed(columns: dict[str, Any]) -> dict[str, Any]:
-    return {name.removeprefix("used_"): column for name, column in columns.items()}
-
-
-def _counts(model: Any) -> dict[str, int]:
-    return {name: int(getattr(model.cost, name)) for name in _TOTALS}
-
-
-def _device_name(device: torch.device) -> str:
-    if device.type == "cuda":
-        return f"cuda ({torch.cuda.get_device_name(device)})"
-    return device.type
 
 
 @cache
