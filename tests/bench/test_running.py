@@ -85,6 +85,15 @@ def test_a_cell_equals_the_loop_written_by_hand(images: Path, conditions: Condit
     assert row["protocol"] == "native"
 
 
+def test_a_row_says_what_ran(conditions: Conditions) -> None:
+    row = run_cell(small_cell(method="sar", options={"precision": "fp32", "lr_scale": 2.0}, limit=16), conditions)
+    assert row["resolved"]["reliable"] == 0.4
+    assert row["resolved"]["lr_scale"] == 2.0
+    assert row["resolved"]["learning_rates"]["convolutional"] == [0.00025 / 16, 0.00025]
+    rate = 0.00025 / 16 + (0.00025 - 0.00025 / 16) * 15 / 63
+    assert row["resolved"]["learning_rate"] == pytest.approx(2 * rate)
+
+
 def test_shared_cells_agree_between_runs_with_different_methods(images: Path) -> None:
     def cells(methods: list[str]) -> list[Cell]:
         scenarios: list[dict[str, Any]] = [

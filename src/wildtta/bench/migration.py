@@ -47,6 +47,7 @@ WORDS: dict[str, tuple[str, str]] = {
     "class_cap": ("cap {}", "no cap"),
     "gradient_bound": ("bound {}", "no bound"),
     "normalisation": ("R over {}", ""),
+    "clip_norm": ("gradient at most {}", ""),
 }
 """How a title names an option: with a value, and switched off."""
 
