@@ -1,11 +1,12 @@
 """The benchmark: cells, grids of them, their journal, and execution on one machine or a Ray cluster."""
 
-from wildtta.bench.cell import MEASURES, MULTI_DOMAIN, SCENARIOS, Cell
+from wildtta.bench.cell import MEASURES, MULTI_DOMAIN, Cell
 from wildtta.bench.errors import BenchError, JournalError
 from wildtta.bench.grid import load_grid, parse_grid
 from wildtta.bench.journal import Journal, Row, merge, read
 from wildtta.bench.launching import Outcome, launch
 from wildtta.bench.running import Conditions, run_cell
+from wildtta.streams import SCENARIOS
 
 __all__ = [
     "MEASURES",

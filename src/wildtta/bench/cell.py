@@ -15,21 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from wildtta.bench.errors import BenchError
 from wildtta.bench.plain import each_value, infinite, integral, plain
+from wildtta.streams import SCENARIOS
 
 if TYPE_CHECKING:
     from wildtta.methods.base import Method
-
-SCENARIOS: tuple[str, ...] = (
-    "mild",
-    "label_shift",
-    "single",
-    "mixed",
-    "continual",
-    "continual_label_shift",
-    "gradual",
-    "dirichlet",
-)
-"""The streams that a cell can name."""
 
 MULTI_DOMAIN: frozenset[str] = frozenset({"mixed", "continual", "continual_label_shift", "gradual"})
 """Scenarios whose one stream runs over all the cell's corruptions; the others take one corruption per cell."""
@@ -57,7 +46,7 @@ class Cell:
         options: the method's options and those of :func:`wildtta.adapt`.
         regularise: before the stream, so many steps of R and I alone on random batches of the same corrupted images,
             which are not scored (:mod:`wildtta.bench.regularise`).
-        scenario: one of :data:`SCENARIOS`.
+        scenario: one of :data:`wildtta.streams.SCENARIOS`.
         scenario_options: the scenario's options (``ratio``, ``draws``, ``gamma``, ``order`` ...).
         data: ``glyphs``, ``imagenet-c``, ``imagenet-r`` ..., ``folder`` (:mod:`wildtta.bench.datasets`).
         data_options: ``split`` (``all``, ``first-half``, ``second-half``, ``first-classes``, ``second-classes``) and
@@ -146,13 +135,9 @@ class Cell:
         The method's options are those in force, given or default. Other fields at their default are left out, so that
         a new field doesn't orphan the journals written before it.
         """
-        decisive = {
-            entry.name: getattr(self, entry.name)
-            for entry in fields(self)
-            if entry.name not in _TITLES
-            and getattr(self, entry.name)
-            != (entry.default if entry.default_factory is MISSING else entry.default_factory())
-        }
+        usual = {entry.name: {} if entry.default is MISSING else entry.default for entry in fields(self)}
+        decisive = {name: getattr(self, name) for name in usual if getattr(self, name) != usual[name]}
+        decisive = {name: value for name, value in decisive.items() if name not in _TITLES}
         decisive["options"] = {name: value for name, value in self.options.items() if name in OF_ADAPT}
         decisive["resolved"] = self.config.identity()
         canonical = json.dumps(each_value(plain(decisive, "cell"), integral), sort_keys=True, separators=(",", ":"))

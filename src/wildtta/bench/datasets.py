@@ -77,17 +77,10 @@ class Images:
     def __init__(
         self, sets: dict[Domain, ImageSet], protocol: InputProtocol, device: torch.device, *, key: str, loaders: int
     ) -> None:
-        self._sets = sets
-        self._protocol = protocol
-        self._device = device
-        self._key = key
-        self._loaders = loaders
+        self._sets, self._protocol, self._device, self._key, self._loaders = sets, protocol, device, key, loaders
         first, *others = sets.values()
-        for other in others:
-            if not np.array_equal(first.labels, other.labels):
-                raise BenchError(
-                    "the corruptions' folders hold different images; they must be the same ones, corrupted"
-                )
+        if not all(np.array_equal(first.labels, other.labels) for other in others):
+            raise BenchError("the corruptions' folders hold different images; they must be the same ones, corrupted")
         self.labels: npt.NDArray[np.int64] = np.asarray(first.labels, dtype=np.int64)
         self.classes = len(first.classes)
         self.note = "; ".join(dict.fromkeys(filter(None, (getattr(s, "note", "") for s in sets.values()))))
@@ -112,8 +105,7 @@ class Images:
         if stores is None:
             sets = [self._sets[domain] for domain in stream.domains]
             loader = StreamLoader(sets, stream, protocol=self._protocol, device=self._device, workers=self._loaders)
-            for loaded in loader:
-                yield loaded.images
+            yield from (loaded.images for loaded in loader)
             return
         # Several batches are gathered at once: at batch size 1 the small copies would cost more than the network.
         sizes: list[int] = []
@@ -161,28 +153,21 @@ def open_images(
     the number of classes is an error.
     """
     check_data(cell, root)
-    options = {name: int(cell.data_options.get(name, 0)) for name in ("seed", "corruption_seed")}
-    count = int(cell.data_options.get("count", GLYPH_COUNT))
-    domains = _domains(cell)
-    key = "|".join(map(str, (cell.data, root and os.path.abspath(root), count, options["seed"])))
-    sets = {
-        domain: _opened(cell.data, root, domain, count, options["seed"], options["corruption_seed"])
-        for domain in domains
-    }
+    usual = {"count": GLYPH_COUNT, "seed": 0, "corruption_seed": 0}
+    numbers = tuple(int(cell.data_options.get(name, value)) for name, value in usual.items())
+    sets = {domain: _opened(cell.data, root, domain, *numbers) for domain in _domains(cell)}
     own = _OWN_PROTOCOL.get(cell.data, "paper")
     protocol = input_protocol(own if cell.protocol == "auto" else cell.protocol, network)
     fitted = _fitted(network, next(iter(sets.values())), cell.model)
-    images = Images(sets, protocol, device, key=f"{key}|{options['corruption_seed']}", loaders=loaders)
-    return images, fitted
+    key = "|".join(map(str, (cell.data, root and os.path.abspath(root), *numbers)))
+    return Images(sets, protocol, device, key=key, loaders=loaders), fitted
 
 
 def _domains(cell: Cell) -> list[Domain]:
-    if not cell.corruptions:
-        return [Domain("clean")]
-    if cell.scenario == "gradual":
-        # A gradual stream passes through the severities up to the cell's.
-        return [Domain(name, level) for name in cell.corruptions for level in range(1, cell.severity + 1)]
-    return [Domain(name, cell.severity) for name in cell.corruptions]
+    # A gradual stream passes through the severities up to the cell's.
+    first = 1 if cell.scenario == "gradual" else cell.severity
+    levels = range(first, cell.severity + 1)
+    return [Domain(name, level) for name in cell.corruptions for level in levels] or [Domain("clean")]
 
 
 @lru_cache(maxsize=256)

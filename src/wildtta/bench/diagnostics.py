@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ from wildtta.metrics import (
     features,
     tsne,
 )
-from wildtta.network import inspect_network
+from wildtta.network import Network, inspect_network
 from wildtta.streams import Stream
 
 _DEFAULTS: dict[str, dict[str, Any]] = {
@@ -71,23 +72,19 @@ class Diagnostics:
     """The diagnostics of one cell: before, during and after its stream."""
 
     def __init__(self, cell: Cell, network: nn.Module, images: Images, stream: Stream) -> None:
-        self._cell = cell
-        self._network = network
-        self._images = images
-        self._stream = stream
+        self._cell, self._network, self._images, self._stream = cell, network, images, stream
         self._options = diagnostic_options(cell)
-        self._facts = inspect_network(network, cell.options.get("head", "auto")) if self._options else None
         self._found: dict[str, Any] = {}
 
-    @property
-    def _head(self) -> nn.Linear:
-        assert self._facts is not None
-        return self._facts.head
+    @cached_property
+    def _facts(self) -> Network:
+        return inspect_network(self._network, self._cell.options.get("head", "auto"))
 
     def before(self) -> None:
-        """What concerns the unadapted network."""
+        """What concerns the network before its first batch."""
+        if self._options:
+            _ = self._facts  # found while nothing is adapted yet
         if "scatter" in self._options:
-            assert self._facts is not None
             modules = dict(self._network.named_modules())
             norms = [p for name in self._facts.norm_names for p in modules[name].parameters(recurse=False)]
             inputs = torch.cat(list(self._inputs(self._options["scatter"]["images"])))
@@ -97,21 +94,24 @@ class Diagnostics:
         """What concerns a batch before it is learned from."""
         if "representation" not in self._options:
             return {}
-        return batch_redundancy_and_inequity(features(self._network, self._head, inputs), self._head)
+        return batch_redundancy_and_inequity(self._features(inputs), self._facts.head)
 
     def after(self, record: StreamRecord) -> dict[str, Any]:
         """What concerns the stream as a whole and the network at its end; then everything that was found."""
-        later: dict[str, Callable[[dict[str, Any]], Any]] = {
+        later: dict[str, Callable[..., Any]] = {
             "health": self._health,
             "sparsity": self._sparsity,
             "tsne": self._tsne,
             "surface": self._surface,
-            "predictions": lambda options: _predictions(record, options["points"]),
+            "predictions": lambda points: _predictions(record, points),
         }
         for name, options in self._options.items():
             if name in later:
-                self._found[name] = later[name](options)
+                self._found[name] = later[name](**options)
         return self._found
+
+    def _features(self, inputs: Tensor) -> Tensor:
+        return features(self._network, self._facts.head, inputs)
 
     def _inputs(self, count: int) -> Iterator[Tensor]:
         """The stream's first inputs, batch by batch."""
@@ -120,32 +120,27 @@ class Diagnostics:
     def _statistics(self, count: int, *, moments: bool) -> FeatureStatistics:
         statistics = FeatureStatistics(moments=moments)
         for inputs in self._inputs(count):
-            statistics.update(features(self._network, self._head, inputs))
+            statistics.update(self._features(inputs))
         return statistics
 
-    def _health(self, options: dict[str, Any]) -> dict[str, Any]:
-        return self._statistics(options["images"], moments=True).health(self._head)
+    def _health(self, images: int) -> dict[str, Any]:
+        return self._statistics(images, moments=True).health(self._facts.head)
 
-    def _sparsity(self, options: dict[str, Any]) -> dict[str, float]:
-        return self._statistics(options["images"], moments=False).sparsity()
+    def _sparsity(self, images: int) -> dict[str, float]:
+        return self._statistics(images, moments=False).sparsity()
 
-    def _tsne(self, options: dict[str, Any]) -> dict[str, Any]:
-        chosen = _some_of_each_class(self._images.labels[self._stream.index], options["classes"], options["per_class"])
-        part = replace(
-            self._stream, domain=self._stream.domain[chosen], index=self._stream.index[chosen], breaks=(0,), resets=(0,)
-        )
-        rows = torch.cat([features(self._network, self._head, inputs) for inputs in self._images.batches(part)])
-        plane = tsne(rows, seed=self._cell.seed)
+    def _tsne(self, classes: int, per_class: int) -> dict[str, Any]:
+        stream = self._stream
+        chosen = _some_of_each_class(self._images.labels[stream.index], classes, per_class)
+        part = replace(stream, domain=stream.domain[chosen], index=stream.index[chosen], breaks=(0,), resets=(0,))
+        plane = tsne(torch.cat(list(map(self._features, self._images.batches(part)))), seed=self._cell.seed)
         return {
             "points": [[round(float(x), 3), round(float(y), 3)] for x, y in plane],
             "labels": self._images.labels[part.index].tolist(),
         }
 
-    def _surface(self, options: dict[str, Any]) -> dict[str, Any]:
-        inputs = list(self._inputs(options["images"]))
-        return entropy_surface(
-            self._network, inputs, steps=options["steps"], span=options["span"], seed=self._cell.seed
-        )
+    def _surface(self, images: int, steps: int, span: float) -> dict[str, Any]:
+        return entropy_surface(self._network, list(self._inputs(images)), steps=steps, span=span, seed=self._cell.seed)
 
 
 def _predictions(record: StreamRecord, points: int) -> dict[str, list[int]]:

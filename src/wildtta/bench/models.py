@@ -1,14 +1,10 @@
 """A network from its name in a cell.
 
-======================================  ==============================================================================
-``glyphs:NAME``                         an embedded network (``resnet_gn``, ``vit``), trained on glyphs
-``timm:NAME``                           ``timm.create_model``; pretrained unless ``pretrained = false`` or a weights
-                                        file is given
-``torchvision:NAME``                    ``torchvision.models.get_model``; ``NAME.WEIGHTS`` picks other weights than
-                                        ``IMAGENET1K_V1``
-``package.module:function``             the user's own code; called with the cell's ``model_options`` and, where it has
-``path/to/file.py:function``            such a parameter, ``weights`` (else the file is loaded into what it returns)
-======================================  ==============================================================================
+- ``glyphs:NAME``: an embedded network (``resnet_gn``, ``vit``), trained on glyphs.
+- ``timm:NAME``: ``timm.create_model``; pretrained unless ``pretrained = false`` or a weights file is given.
+- ``torchvision:NAME``: ``torchvision.models.get_model``; ``NAME.WEIGHTS`` picks other weights than ``IMAGENET1K_V1``.
+- ``package.module:function`` or ``path/to/file.py:function``: the user's own code, called with the cell's
+  ``model_options`` and, where it has such a parameter, ``weights`` (else the file is loaded into what it returns).
 
 A weights file is safetensors. ``pretrained = false`` gives the architecture with random weights (the same ones every
 time): it exercises everything and means nothing.

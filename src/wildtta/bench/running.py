@@ -15,12 +15,14 @@ The row (see :mod:`wildtta.bench.journal`) holds:
 
 from __future__ import annotations
 
+import os
 import platform
+import random
 import time
 import traceback
 import warnings
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from functools import cache
 from importlib import metadata
@@ -34,7 +36,6 @@ from torch import nn
 import wildtta
 from wildtta.bench.cell import Cell
 from wildtta.bench.datasets import Images, open_images
-from wildtta.bench.determinism import repeatable
 from wildtta.bench.diagnostics import Diagnostics
 from wildtta.bench.errors import BenchError
 from wildtta.bench.journal import Row
@@ -49,20 +50,15 @@ from wildtta.streams import Stream
 
 Progress = Callable[[float], None]
 """Receives the share of a cell's stream that is done."""
+_TELL_EVERY_S = 0.5
 
-_PER_BATCH = (
-    "entropy",
-    "selected",
-    "selected_second",
-    "gradient_norm",
-    "gradient_norm_second",
-    "e_m",
-    "resets",
-    "bank_rows",
-    "used_redundancy",
-    "used_inequity",
-)
+_PER_BATCH = ("entropy", "selected", "selected_second", "gradient_norm", "gradient_norm_second", "e_m", "resets")
+_OF_SAR2 = ("bank_rows", "used_redundancy", "used_inequity")
 _TOTALS = ("forwards", "backwards", "computed_forwards", "computed_backwards", "resets", "skipped")
+
+
+# cuBLAS reads this when its handle is made; without it some matrix products differ from run to run.
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +156,7 @@ def _measured(
     device: torch.device,
     progress: Progress | None,
 ) -> dict[str, Any]:
-    from_source, note = source_options(cell, images, conditions.source, device)
+    from_source, note = source_options(cell, images, conditions.source)
     known = {entry.name for entry in fields(cell.config)}
     # Methods that augment work on pixels, not on network inputs: they are told the preprocessing's mean and std.
     pixel_scale = {name: value for name, value in images.pixel_scale.items() if name in known}
@@ -172,7 +168,7 @@ def _measured(
     model = wildtta.adapt(network, cell.method, **options)
     labels = torch.from_numpy(images.labels[stream.index]).to(device)
     meter, series = StreamMeter(labels), Series()
-    watch = Stopwatch(device, stream.batch_count)
+    watch, told = Stopwatch(device, stream.batch_count), time.monotonic()
     reset_peak_memory(device)
     for number, (batch, inputs) in enumerate(zip(stream.batches(), images.batches(stream), strict=True)):
         if batch.reset and number:
@@ -182,8 +178,10 @@ def _measured(
         logits = model(inputs)
         watch.stop()
         meter.update(logits)
-        series.add({**{name: getattr(model.last, name, None) for name in _PER_BATCH}, **extra})
-        if progress is not None:
+        series.add({**{name: getattr(model.last, name, None) for name in _PER_BATCH + _OF_SAR2}, **extra})
+        if progress is not None and time.monotonic() - told > _TELL_EVERY_S:
+            # Batches of one come faster than anybody reads.
+            told = time.monotonic()
             progress((number + 1) / stream.batch_count)
     record = meter.record()
     if record.first_non_finite is not None:
@@ -201,6 +199,40 @@ def _measured(
         "diagnostics": diagnostics.after(record),
         "data_note": "; ".join(filter(None, (images.note, note))),
     }
+
+
+@contextmanager
+def repeatable(seed: int, *, threads: int, device: torch.device) -> Iterator[None]:
+    """Everything random starts from ``seed``; sums are split over ``threads`` on the CPU, in a fixed order on a GPU.
+
+    The number of threads changes the order of float32 sums, and adaptation carries such differences on, so it is fixed
+    rather than left to the machine.
+    """
+    devices = [device] if device.type == "cuda" else []
+    threads_before = torch.get_num_threads()
+    python_before, numpy_before = random.getstate(), np.random.get_state()  # noqa: NPY002 - put back, not used
+    deterministic_before = torch.are_deterministic_algorithms_enabled()
+    warn_only_before = torch.is_deterministic_algorithms_warn_only_enabled()
+    cudnn_before = (torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic)
+    fill_before = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    with torch.random.fork_rng(devices):
+        try:
+            torch.set_num_threads(threads)
+            torch.manual_seed(seed)
+            random.seed(seed)
+            np.random.seed(seed % 2**32)  # noqa: NPY002 - for methods of the user's own that use the global generator
+            torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = False, True
+            torch.use_deterministic_algorithms(True, warn_only=True)
+            # Uninitialised memory is never read here, so filling it would only cost time.
+            torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+            yield
+        finally:
+            torch.set_num_threads(threads_before)
+            random.setstate(python_before)
+            np.random.set_state(numpy_before)  # noqa: NPY002
+            torch.use_deterministic_algorithms(deterministic_before, warn_only=warn_only_before)
+            torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = cudnn_before
+            torch.utils.deterministic.fill_uninitialized_memory = fill_before  # type: ignore[attr-defined]
 
 
 def _by_corruption(stream: Stream) -> tuple[npt.NDArray[np.int64], list[str]]:

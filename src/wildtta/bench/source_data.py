@@ -13,14 +13,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from wildtta.bench.cell import Cell
 from wildtta.bench.datasets import Images
 from wildtta.data import ImageSet, open_data
 from wildtta.glyphs import Glyphs
-from wildtta.methods.registry import config_classes
+from wildtta.randomness import numpy_generator
 from wildtta.streams import Domain, Stream, balanced_subset
 
 SOURCE_COUNT = 2000
@@ -40,11 +39,11 @@ class SourceBatches:
 
 def wanted_source_fields(cell: Cell) -> list[str]:
     """Names of the method's fields for source images that the cell leaves open."""
-    fields = dataclasses.fields(config_classes()[cell.method])
+    fields = dataclasses.fields(cell.config)
     return [entry.name for entry in fields if "SourceImages" in str(entry.type) and entry.name not in cell.options]
 
 
-def source_options(cell: Cell, images: Images, root: str | None, device: torch.device) -> tuple[dict[str, Any], str]:
+def source_options(cell: Cell, images: Images, root: str | None) -> tuple[dict[str, Any], str]:
     """The method's source images as options for :func:`wildtta.adapt`, and a note about them; nothing where none are wanted."""
     wanted = wanted_source_fields(cell)
     if not wanted:
@@ -60,14 +59,8 @@ def source_options(cell: Cell, images: Images, root: str | None, device: torch.d
         source, where = open_data("folder", root), os.path.basename(os.path.normpath(root))
     chosen = balanced_subset(source.labels, count)
     # In class order a batch would hold one class; the order is part of what the method computes.
-    order = np.random.default_rng(0).permutation(chosen)
-    domain = Domain("clean")
-    stream = Stream(
-        scenario="source",
-        domains=(domain,),
-        domain=np.zeros(len(order), dtype=np.int64),
-        index=order,
-        batch_size=64,
-    )
+    order = numpy_generator(0).permutation(chosen)
+    domain, numbers = Domain("clean"), np.zeros(len(order), dtype=np.int64)
+    stream = Stream(scenario="source", domains=(domain,), domain=numbers, index=order, batch_size=64)
     opened = images.like({domain: source}, key=f"source|{cell.data}|{root and os.path.abspath(root)}|{count}")
     return {name: SourceBatches(opened, stream) for name in wanted}, f"{len(order)} source images: {where}"

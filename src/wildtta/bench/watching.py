@@ -12,22 +12,16 @@ from wildtta.progress import Progress
 
 
 class Observer(Protocol):
-    """Is told what happens in a launch."""
+    """Is told what happens in a launch: how many cells there are, how far they come, every row once it is written down.
 
-    def begin(self, total: int, done: int, workers: int) -> None:
-        """So many cells in all, so many of them finished before."""
+    ``end`` comes also where a launch is interrupted.
+    """
 
-    def running(self, cell: Cell, share: float) -> None:
-        """A cell has come so far."""
-
-    def finished(self, row: Row) -> None:
-        """A row was written down."""
-
-    def notice(self, text: str) -> None:
-        """Something people should know."""
-
-    def end(self) -> None:
-        """All cells are finished, or the launch was interrupted."""
+    def begin(self, total: int, done: int, workers: int) -> None: ...
+    def running(self, cell: Cell, share: float) -> None: ...
+    def finished(self, row: Row) -> None: ...
+    def notice(self, text: str) -> None: ...
+    def end(self) -> None: ...
 
 
 class Display:

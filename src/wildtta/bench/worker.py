@@ -28,12 +28,11 @@ def main(channel: str, device: str, conditions: str) -> None:
 
     from wildtta.bench.cell import Cell
     from wildtta.bench.running import Conditions, execute
-    from wildtta.bench.workers import Throttled
 
     agreed = Conditions(**json.loads(conditions))
     while True:
         cell = Cell.from_json(waiting.get())
-        driver.send(execute(cell, agreed, device, progress=Throttled(driver.send)))
+        driver.send(execute(cell, agreed, device, progress=driver.send))
 
 
 def _listen(driver: Connection, waiting: queue.Queue[Any]) -> None:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
-from typing import Any, Protocol
+from typing import Any
 
 from wildtta.bench.cell import Cell
 from wildtta.bench.errors import BenchError, first_line
@@ -35,32 +35,7 @@ class Notice:
 
 
 Events = Generator[Row | Notice, None, None]
-
-
-class Pool(Protocol):
-    """Runs cells somewhere."""
-
-    @property
-    def workers(self) -> int:
-        """How many cells run at a time."""
-
-    def run(self, cells: Sequence[Cell], on_progress: OnProgress) -> Events:
-        """Run all of them, each exactly once to its end; rows come as they are finished. Closing it ends what runs."""
-
-
-class Throttled:
-    """Passes on how far a cell is, twice a second at most: batches of one come faster than anybody reads."""
-
-    def __init__(self, tell: Callable[[float], None], every_s: float = 0.5) -> None:
-        self._tell = tell
-        self._every_s = every_s
-        self._last = time.monotonic()
-
-    def __call__(self, share: float) -> None:
-        now = time.monotonic()
-        if now - self._last >= self._every_s:
-            self._last = now
-            self._tell(share)
+"""Rows as they are finished, each cell run exactly once to its end; closing it ends what runs."""
 
 
 class InProcess:
@@ -75,7 +50,7 @@ class InProcess:
     def run(self, cells: Sequence[Cell], on_progress: OnProgress) -> Events:
         for cell in cells:
             on_progress(cell, 0.0)
-            yield execute(cell, self._conditions, self._device, progress=Throttled(partial(on_progress, cell)))
+            yield execute(cell, self._conditions, self._device, progress=partial(on_progress, cell))
 
 
 class _Waiting(deque[Cell]):
@@ -107,7 +82,7 @@ class Processes:
         self.workers = len(devices)
 
     def run(self, cells: Sequence[Cell], on_progress: OnProgress) -> Events:
-        """See :class:`Pool`. A worker that dies is replaced and its cell tried again."""
+        """A worker that dies is replaced and its cell tried again."""
         waiting = _Waiting(cells)
         running: dict[Connection, _Worker] = {}
 
@@ -250,3 +225,6 @@ def _run_on_worker(cell: dict[str, Any], conditions: dict[str, Any], gpu: bool, 
     if os.path.isdir(folder):
         os.chdir(folder)
     return execute(Cell.from_json(cell), Conditions(**conditions), "cuda:0" if gpu else "cpu")
+
+
+Pool = InProcess | Processes | RayPool
