@@ -7,8 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from wildtta import progress
-from wildtta.bench import Cell
-from wildtta.bench.watching import Display
 from wildtta.progress import Progress, shown
 
 
@@ -56,16 +54,3 @@ def test_a_terminal_gets_a_bar_and_lines_that_stay(
     display.update(1, "second", line="[1/2] first [bold]")
     display.end()
     assert "[1/2] first [bold]" in capsys.readouterr().err
-
-
-def test_lines_tell_cells_apart(capsys: pytest.CaptureFixture[str]) -> None:
-    cells = [Cell(model="glyphs:vit", method="sar", limit=limit) for limit in (10, 20)]
-    display = Display(cells)
-    display.begin(2, 0, 1)
-    for cell in cells:
-        display.finished({"key": cell.key, "cell": cell.to_json(), "status": "failed", "reason": "no reason"})
-    display.end()
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "2 cells, 0 finished before, 2 to run"
-    assert "limit 10: no reason" in lines[1]
-    assert "limit 20: no reason" in lines[2]

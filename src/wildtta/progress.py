@@ -74,7 +74,7 @@ class Progress:
 
 
 def shown(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
-    """``items`` one by one, while stderr tells how far they are; what is over within 3 seconds says nothing."""
+    """``items`` one by one, while stderr tells how far they are."""
     progress = Progress(what)
     progress.begin(total)
     try:

@@ -1,4 +1,4 @@
-"""Launching: who asked for a row, rows of an older version, the hint for several processes on one GPU."""
+"""Launching: who asked for a row, rows of an older version, what people are told meanwhile."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import pytest
 from test_running import Silent
 
 from bench_parts.folder import small_cell, write_images
-from wildtta.bench import launch, read
+from wildtta.bench import Cell, launch, read
 from wildtta.bench.launching import sharing_hint
+from wildtta.bench.watching import Display
 
 
 def test_a_crowded_gpu_without_the_service_gets_the_command(tmp_path: Path) -> None:
@@ -55,3 +56,16 @@ def test_rows_of_version_0_1_are_pointed_out(images: Path, tmp_path: Path) -> No
     journal.write_text('{"key": "old", "cell": {"model": "a:b"}, "status": "ok"}\n')
     launch([small_cell(method="none")], journal=journal, root=images, device="cpu", observer=watching)
     assert any("1 rows are of version 0.1" in notice and "wildtta migrate" in notice for notice in watching.notices)
+
+
+def test_lines_tell_cells_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    cells = [Cell(model="glyphs:vit", method="sar", limit=limit) for limit in (10, 20)]
+    display = Display(cells)
+    display.begin(2, 0, 1)
+    for cell in cells:
+        display.finished({"key": cell.key, "cell": cell.to_json(), "status": "failed", "reason": "no reason"})
+    display.end()
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "2 cells, 0 finished before, 2 to run"
+    assert "limit 10: no reason" in lines[1]
+    assert "limit 20: no reason" in lines[2]

@@ -333,8 +333,7 @@ def test_large_data_stream_from_their_files_with_the_same_numbers(
         method="sar", scenario="mixed", corruptions=("fog", "gaussian_noise"), data_options={"corruption_seed": 5}
     )
     kept = run_cell(cell, conditions)
-    monkeypatch.setattr(image_cache, "_LARGEST", 0)
-    image_cache._stores.clear()
+    monkeypatch.setattr(image_cache, "LARGEST", 0)
     streamed = run_cell(cell, conditions)
     assert numbers([kept]) == numbers([streamed])
 

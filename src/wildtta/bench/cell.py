@@ -1,7 +1,8 @@
 """One experiment of the benchmark: a model, a method and a stream, described by plain values.
 
-:attr:`Cell.key` is a hash of everything that decides the numbers: the cell's fields, and what its method and options
-resolve to. Where the data lies, on which device it runs and how its rows are titled in a table is not part of it.
+:attr:`Cell.key` is a hash of everything that decides the numbers: the cell's fields, and what its method and
+options resolve to. Where the data lies, on which device it runs and how its rows are titled in a table is not
+part of it.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ if TYPE_CHECKING:
     from wildtta.methods.base import Method
 
 MULTI_DOMAIN: frozenset[str] = frozenset({"mixed", "continual", "continual_label_shift", "gradual"})
-"""Scenarios whose one stream runs over all the cell's corruptions; the others take one corruption per cell."""
+"""Scenarios with one stream over all the cell's corruptions; the others take one corruption per cell."""
 
 MEASURES: tuple[str, ...] = ("representation", "health", "sparsity", "predictions", "scatter", "tsne", "surface")
-"""Diagnostics that cost something, so made only where a cell asks for them (:mod:`wildtta.bench.diagnostics`)."""
+"""Diagnostics that cost time, made only where a cell asks for them (:mod:`wildtta.bench.diagnostics`)."""
 
 OF_ADAPT: frozenset[str] = frozenset({"parameters", "head", "batch_size", "precision", "compile"})
 """Options that :func:`wildtta.adapt` takes itself, whatever the method."""
@@ -44,19 +45,21 @@ class Cell:
         weights: a safetensors file with the model's weights, where the model doesn't bring them.
         method: a name of :func:`wildtta.methods`.
         options: the method's options and those of :func:`wildtta.adapt`.
-        regularise: before the stream, so many steps of R and I alone on random batches of the same corrupted images,
-            which are not scored (:mod:`wildtta.bench.regularise`).
+        regularise: before the stream, so many steps of R and I alone on random batches of the same corrupted
+            images, which are not scored (:mod:`wildtta.bench.regularise`).
         scenario: one of :data:`wildtta.streams.SCENARIOS`.
         scenario_options: the scenario's options (``ratio``, ``draws``, ``gamma``, ``order`` ...).
         data: ``glyphs``, ``imagenet-c``, ``imagenet-r`` ..., ``folder`` (:mod:`wildtta.bench.datasets`).
-        data_options: ``split`` (``all``, ``first-half``, ``second-half``, ``first-classes``, ``second-classes``) and
-            the data set's own options.
+        data_options: ``split`` (``all``, ``first-half``, ``second-half``, ``first-classes``,
+            ``second-classes``) and the data set's own options.
         corruptions: names in stream order; empty for clean images.
         severity: 1 to 5 (meaningless, and 0, for clean images).
         batch_size: images per batch.
-        seed: decides the stream and every random draw of the method (the corruptions' noise is part of the data).
+        seed: decides the stream and every random draw of the method (the corruptions' noise is part of the
+            data).
         limit: images in the whole stream at most (:func:`wildtta.bench.streaming.stream_of`).
-        protocol: preprocessing; ``auto`` is the data set's own (``glyphs``, or ``paper`` for ImageNet's sets).
+        protocol: preprocessing; ``auto`` is the data set's own (``glyphs``, or ``paper`` for ImageNet's
+            sets).
         measure: diagnostics beyond accuracy, calibration and cost; names of :data:`MEASURES`.
         measure_options: per diagnostic, its options.
         name: title of the method in tables (``SAR² without R``); not part of the identity.
@@ -119,7 +122,7 @@ class Cell:
 
     @property
     def config(self) -> Method:
-        """The method with its options resolved; what the registry doesn't know is an error that says what it knows."""
+        """The method with its options; an unknown name, or a value that it refuses, is an error."""
         from wildtta.methods.registry import get_method
 
         own = {name: value for name, value in self.options.items() if name not in OF_ADAPT}
@@ -132,16 +135,29 @@ class Cell:
     def key(self) -> str:
         """16 hexadecimal digits of the SHA-256 of the canonical JSON of what decides the numbers.
 
-        The method's options are those in force, given or default. Other fields at their default are left out, so that
-        a new field doesn't orphan the journals written before it.
+        The method's options are those in force, given or default. Other fields at their default are left out,
+        so that a new field doesn't orphan the journals written before it.
         """
         usual = {entry.name: {} if entry.default is MISSING else entry.default for entry in fields(self)}
         decisive = {name: getattr(self, name) for name in usual if getattr(self, name) != usual[name]}
         decisive = {name: value for name, value in decisive.items() if name not in _TITLES}
         decisive["options"] = {name: value for name, value in self.options.items() if name in OF_ADAPT}
-        decisive["resolved"] = self.config.identity()
+        decisive["resolved"] = self._resolved()
         canonical = json.dumps(each_value(plain(decisive, "cell"), integral), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+    def _resolved(self) -> dict[str, Any]:
+        from wildtta.methods.registry import config_classes
+
+        try:
+            return self.config.identity()
+        except BenchError:
+            own = {name: value for name, value in self.options.items() if name not in OF_ADAPT}
+            known = config_classes().get(self.method)
+            if known is None or not set(own) <= {entry.name for entry in fields(known)}:
+                raise
+            # It cannot run as it stands (DDA without a diffusion model), but a plan may hold it.
+            return {"given": own}
 
     @property
     def title(self) -> str:
@@ -177,7 +193,7 @@ class Cell:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Cell:
-        """The cell of a journal's row with the key that the row has: its method may be gone, or resolve differently now."""
+        """The cell of a row, with the row's own key: the method may be gone by now or have other defaults."""
         cell = cls.from_json(row["cell"])
         cell.__dict__["key"] = row["key"]
         return cell
@@ -190,7 +206,7 @@ class Cell:
 
 
 def told_apart(cells: Sequence[Cell]) -> dict[str, str]:
-    """Key to a line for people; where two cells would have the same line, the fields that differ are added."""
+    """Key to a line for people; where two cells have the same line, the fields that differ are added."""
     alike: dict[str, dict[str, Cell]] = {}
     for cell in cells:
         alike.setdefault(cell.describe(), {})[cell.key] = cell

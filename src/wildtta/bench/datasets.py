@@ -1,13 +1,14 @@
 """The images of a cell: from the data's name, its root and the cell's corruptions to batches on the device.
 
-``glyphs`` and ``folder`` (one folder or zip of class folders) are corrupted on the fly; ``imagenet-c`` and a folder in
-its layout (``<corruption>/<severity>/<class>/``) are read as they are; ``imagenet``, ``imagenet-r`` and the others by
-:mod:`wildtta.data`. Sets that fit into memory are decoded and corrupted once per process and kept on the device
-(:mod:`wildtta.bench.image_cache`); larger ones stream from their files.
+``glyphs`` and ``folder`` (one folder or zip of class folders) are corrupted on the fly; ``imagenet-c`` and a
+folder in its layout (``<corruption>/<severity>/<class>/``) are read as they are; ``imagenet``, ``imagenet-r``
+and the others by :mod:`wildtta.data`. Sets that fit into memory are decoded and corrupted once per process
+and kept on the device (:mod:`wildtta.bench.image_cache`); larger ones stream from their files.
 
-``data_options``: ``split`` (:mod:`wildtta.bench.streaming`); ``count`` and ``seed`` of glyphs; ``source_images``, how
-many a method may look at (:mod:`wildtta.bench.source_data`); ``corruption_seed``, the seed of the corruptions' noise.
-The noise is part of the data: it stays the same over the cell's seeds, as in the published ImageNet-C.
+``data_options``: ``split`` (:mod:`wildtta.bench.streaming`); ``count`` and ``seed`` of glyphs;
+``source_images``, how many a method may look at (:mod:`wildtta.bench.source_data`); ``corruption_seed``, the
+seed of the corruptions' noise. The noise is part of the data: it stays the same over the cell's seeds, as in
+the published ImageNet-C.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ class Images:
             loader = StreamLoader(sets, stream, protocol=self._protocol, device=self._device, workers=self._loaders)
             yield from (loaded.images for loaded in loader)
             return
-        # Several batches are gathered at once: at batch size 1 the small copies would cost more than the network.
+        # Several batches at once: at batch size 1 the small copies would cost more than the network.
         sizes: list[int] = []
         begun = 0
         for batch in stream.batches():
@@ -149,8 +150,8 @@ def open_images(
 ) -> tuple[Images, nn.Module]:
     """The cell's images, and the network with exactly their classes as outputs.
 
-    Where the data hold a subset of ImageNet's classes the network's head is cut down to them; any other difference in
-    the number of classes is an error.
+    Where the data hold a subset of ImageNet's classes the network's head is cut down to them; any other
+    difference in the number of classes is an error.
     """
     check_data(cell, root)
     usual = {"count": GLYPH_COUNT, "seed": 0, "corruption_seed": 0}
@@ -182,13 +183,14 @@ def _opened(name: str, root: str | None, domain: Domain, count: int, seed: int, 
 
 
 def _stored(root: str, stored: dict[str, list[int]], domain: Domain) -> ImageSet:
-    """One domain of a folder that ``wildtta corrupt`` wrote; clean images lie beside the corruptions, in ``clean``."""
+    """One domain of a folder that ``wildtta corrupt`` wrote, with clean images beside them in ``clean``."""
     found = ", ".join(f"{name} ({'/'.join(map(str, levels))})" for name, levels in stored.items())
     if domain.severity is None:
         if (Path(root) / domain.name).is_dir():
             return folder(Path(root) / domain.name)
         raise DataError(
-            f"{root} has no clean images; it has {found}. Put them (or a link to them) into {root}/{domain.name}/<class>/<image>"
+            f"{root} has no clean images; it has {found}. "
+            f"Put them (or a link to them) into {root}/{domain.name}/<class>/<image>"
         )
     if domain.severity not in stored.get(domain.name, ()):
         raise DataError(f"{root} has no {domain.name} of severity {domain.severity}; it has {found}")

@@ -1,17 +1,17 @@
 """What a cell measures beyond accuracy, calibration and cost, because its ``measure`` asks for it.
 
-===================  =================================================================================================
+===================  =====================================================================================
 ``representation``   R (columns and rows) and I of every batch's features before its update: into ``series``
-``health``           after the stream: R, R of rows, I and the class of the mean feature over the stream's images
+``health``           after the stream: R, R of rows, I and the class of the mean feature
 ``sparsity``         after the stream: percent of the feature dimensions that are near zero (table M)
 ``predictions``      predicted class and label along the stream, thinned (figure 2)
 ``scatter``          before the stream: entropy and gradient norm of single images (figure 3c)
 ``tsne``             after the stream: features of some classes in the plane (figure 8)
 ``surface``          after the stream: entropy around the weights (figures 9, C)
-===================  =================================================================================================
+===================  =====================================================================================
 
-Options (``measure_options = { surface = { steps = 21 } }``): ``images`` for all that look at images; ``classes`` and
-``per_class`` of tsne; ``steps`` and ``span`` of surface.
+Options (``measure_options = { surface = { steps = 21 } }``): ``images`` for all that look at images;
+``classes`` and ``per_class`` of tsne; ``steps`` and ``span`` of surface.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def _predictions(record: StreamRecord, points: int) -> dict[str, list[int]]:
 
 
 def _some_of_each_class(labels: np.ndarray[Any, Any], classes: int, per_class: int) -> np.ndarray[Any, Any]:
-    """Positions of up to ``per_class`` samples of each of the ``classes`` classes that occur most, in stream order."""
+    """Positions of up to ``per_class`` samples of each of the most frequent classes, in stream order."""
     present, counts = np.unique(labels, return_counts=True)
     chosen = present[np.argsort(-counts, kind="stable")][:classes]
     return np.sort(np.concatenate([np.flatnonzero(labels == label)[:per_class] for label in chosen]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class BenchError(Exception):
-    """A request that cannot be run as it stands; the message says what was expected, what came and what to do."""
+    """A request that cannot be run as it stands; the message says what was expected and what to do."""
 
 
 class JournalError(BenchError):

@@ -1,17 +1,17 @@
 """A grid of cells from a TOML file.
 
-Every combination of a grid's models, methods, scenarios, corruptions, severities, batch sizes and seeds is a cell::
+Every combination of models, methods, scenarios, corruptions, severities, batch sizes and seeds is a cell::
 
     [defaults]                          # any field of a cell, for all grids of the file
     data = "folder"
     data_options = { split = "second-half" }
     protocol = "paper"
 
-    [models.rn26_gn]                    # names for models; a grid may also name a model directly ("timm:resnet50_gn")
+    [models.rn26_gn]                    # a name for a model; "timm:resnet50_gn" may also stand in the list
     model = "load.py:classifier"
     model_options = { name = "rn26_gn" }
 
-    [methods.sar2-only-I]               # names for methods with options; the bare names of wildtta.methods() are known
+    [methods.sar2-only-I]               # a name for a method with options
     method = "sar2"
     options = { redundancy = "null" }
     title = "SAR² without R"            # optional: how tables print it
@@ -20,9 +20,9 @@ Every combination of a grid's models, methods, scenarios, corruptions, severitie
     models = ["rn26_gn", "glyphs:vit"]
     methods = ["none", "tent", "sar2", "sar2-only-I"]
     scenarios = ["mild", { scenario = "label_shift", draws = 100, ratio = inf }, "mixed"]
-    corruptions = "all"                 # the 15, or a list; "clean" for none; [["snow", "fog"]] one stream over several
+    corruptions = "all"                 # the 15, or a list; "clean" for none; [["snow", "fog"]]: one stream
     severities = [5]                    # default [5], or the field severity
-    batch_sizes = [64]                  # default [64], or the field batch_size; the scenario "single" is always 1
+    batch_sizes = [64]                  # default [64], or the field batch_size; "single" is always 1
     seeds = [0, 1, 2]                   # default [0], or the field seed
     limit = 4000                        # any other field of a cell
 
@@ -30,11 +30,12 @@ Every combination of a grid's models, methods, scenarios, corruptions, severitie
     match = { method = ["tent", "sar"], scenario = "label_shift" }
     set = { options = { lr = 1e-4 }, limit = 2000 }    # tables are merged, the rest is replaced
 
-Scenarios with one stream over several corruptions (mixed, continual, continual_label_shift, gradual) take the whole list
-as one cell; the others give a cell for each corruption. ``match`` compares a cell's fields, and ``method`` and ``model``
-also with the names of this file; a list means any of them. ``skip = true`` instead of ``set`` leaves matching cells
-out. The same cell in two grids is one cell. TOML has no null: write the text "null" where an option is to be None
-(``redundancy = "null"`` switches R off). Relative paths (of models, weights) are taken from the file's folder.
+Scenarios with one stream over several corruptions (mixed, continual, continual_label_shift, gradual) take the
+whole list as one cell; the others give a cell for each corruption. ``match`` compares a cell's fields, and
+``method`` and ``model`` also with the names of this file; a list means any of them. ``skip = true`` instead
+of ``set`` leaves matching cells out. The same cell in two grids is one cell. TOML has no null: write the text
+"null" where an option is to be None (``redundancy = "null"`` switches R off). Relative paths (of models,
+weights) are taken from the file's folder.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ from wildtta.bench.plain import each_value
 
 _FIELDS = frozenset(entry.name for entry in fields(Cell))
 _NUMBERS = {"severities": ("severity", 5), "batch_sizes": ("batch_size", 64), "seeds": ("seed", 0)}
-"""Axes of whole numbers: the field that they fill, and its value where neither the axis nor the field is given."""
+"""Axes of whole numbers: the field that each fills, and its value where neither of the two is given."""
 _AXES = frozenset({"models", "methods", "scenarios", "corruptions", "override", *_NUMBERS})
 _SETTABLE = _FIELDS - {"model", "model_options", "weights", "method", "scenario", "corruptions", "name", "model_name"}
 

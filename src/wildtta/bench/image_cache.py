@@ -1,7 +1,8 @@
 """Images of a domain kept on the device as uint8, decoded and corrupted once per process.
 
-A cache of recently used domains with a budget, shared by the cells that a worker runs one after the other. What an
-image is depends on its data set, position and corruption alone, so it makes no difference to the numbers.
+A cache of recently used domains with a budget, shared by the cells that a worker runs one after the other.
+What an image is depends on its data set, position and corruption alone, so it makes no difference to the
+numbers.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from torch import Tensor
 from wildtta.data import Corrupted, ImageSet, InputProtocol
 
 _BUDGET = 2 << 30
-_LARGEST = 1 << 30
+LARGEST = 1 << 30
+"""Bytes of the largest domain that is kept."""
 _AT_ONCE = 512
 
 _stores: OrderedDict[str, DomainStore] = OrderedDict()
@@ -58,12 +60,12 @@ class DomainStore:
 def store_for(key: str, images: ImageSet, protocol: InputProtocol, device: torch.device) -> DomainStore | None:
     """The store of a domain, or None where its images would take too much memory to be kept."""
     full_key = f"{key}|{protocol.size}|{protocol.resize}|{protocol.interpolation}|{device}"
-    if full_key in _stores:
+    if full_key in _stores and _stores[full_key].size <= LARGEST:
         _stores.move_to_end(full_key)
         return _stores[full_key]
     clean = images.clean if isinstance(images, Corrupted) else images
     shape = read_fitted(clean, np.zeros(1, dtype=np.int64), protocol).shape[1:]
-    if len(images) * shape.numel() > _LARGEST:
+    if len(images) * shape.numel() > LARGEST:
         return None
     store = DomainStore(images, protocol, shape, device)
     _stores[full_key] = store

@@ -1,12 +1,13 @@
-"""The journal: one JSON line per finished cell, appended and synced, so that a kill at any moment loses nothing.
+"""The journal: one JSON line per finished cell, appended and synced; a kill at any moment loses nothing.
 
 A row is ``{"key", "cell", "resolved", "asked_by", "status": "ok" | "failed", "reason", "metrics", "series",
-"diagnostics", "cost", "versions", "wall_s", "device", "data_note"}`` (:func:`wildtta.bench.running.run_cell` fills it).
-Per key the newest row counts, and a row that is ok counts more than one that failed. ``asked_by`` says who wanted the
-row; who asks later for a finished row adds a line ``{"key", "asked_by"}``, which reading puts into the row.
+"diagnostics", "cost", "versions", "wall_s", "device", "data_note"}`` (:func:`wildtta.bench.running.run_cell`
+fills it). Per key the newest row counts, and a row that is ok counts more than one that failed. ``asked_by``
+says who wanted the row; who asks later for a finished row adds a line ``{"key", "asked_by"}``, which reading
+puts into the row.
 
-A line is written with a single append and an ``fsync``; what a kill can leave behind is a torn last line, which the next
-opening cuts off and says so.
+A line is written with a single append and an ``fsync``; what a kill can leave behind is a torn last line,
+which the next opening cuts off and says so.
 """
 
 from __future__ import annotations
@@ -141,9 +142,10 @@ def merge(
     series: bool = True,
     say: Say = _silent,
 ) -> int:
-    """Write the merged rows of several journals to a new one (``.jsonl`` or ``.jsonl.gz``); gives their number.
+    """Write the merged rows of journals to a new one (``.jsonl`` or ``.jsonl.gz``); gives their number.
 
-    Without ``series`` the rows lose what was recorded per batch, which is most of their size; tables need none of it.
+    Without ``series`` the rows lose what was recorded per batch, which is most of their size; tables need
+    none of it.
     """
     rows = read(paths, say=say)
     write(rows if series else [{**row, "series": {}} for row in rows], destination)
@@ -151,7 +153,7 @@ def merge(
 
 
 def write(rows: Iterable[Row], destination: str | os.PathLike[str]) -> None:
-    """Write a whole journal (``.jsonl`` or ``.jsonl.gz``), in place of one that is there; complete or not at all."""
+    """Write a whole journal (``.jsonl`` or ``.jsonl.gz``) in place of an older one; completely or not at all."""
     target = Path(destination)
     content = b"".join(map(encode, rows))
     partial = target.with_name(target.name + ".partial")
@@ -172,7 +174,7 @@ def _latest(lines: Iterable[Row]) -> dict[str, Row]:
 
 
 def _count(line: Row, chosen: dict[str, Row]) -> None:
-    """Take in a row or an addition to one: the newest row counts, never a failure over a success; all askers stay."""
+    """Take in a line: the newest row counts, never a failure over a success; everybody who asked stays."""
     before = chosen.get(line["key"])
     if before is None and "cell" not in line:
         return

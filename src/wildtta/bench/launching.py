@@ -27,7 +27,7 @@ class Outcome:
     """What a launch did."""
 
     rows: list[Row] = field(default_factory=list)
-    """The rows of all its cells that have one, in the cells' order: those of this run and those found in the journal."""
+    """The rows of its cells, in the cells' order: those of this run and those found in the journal."""
     ran: int = 0
     found: int = 0
     failed: int = 0
@@ -59,10 +59,12 @@ def launch(
         per_device: cells at a time on each device.
         ray: ``auto`` or an address: run on a Ray cluster instead of this machine.
         threads: CPU threads of each worker.
-        loaders: decoding processes of each worker for data that don't fit into memory; None: some for a GPU, else none.
+        loaders: decoding processes of each worker for data that don't fit into memory; None: some for a GPU,
+            else none.
         tensorboard: folder for TensorBoard's files.
         observer: who is told what happens; by default a progress bar or lines on the standard error.
-        asked_by: a cell's key to who wants its row (plain JSON objects); rows keep it, also those found in the journal.
+        asked_by: a cell's key to who wants its row (plain JSON objects); rows keep it, also those found in
+            the journal.
     """
     if per_device < 1 or threads < 1:
         raise BenchError(f"per_device and threads must be at least 1, got {per_device} and {threads}")
@@ -131,7 +133,7 @@ def _found(
 
 
 def check_cells(cells: Iterable[Cell], root: str | None) -> None:
-    """Raise :class:`BenchError` for the first cell that cannot run as it stands; builds and reads nothing large.
+    """Raise :class:`BenchError` for the first cell that cannot run as it stands; reads nothing large.
 
     Asked before the first cell runs, so that a misspelt name costs seconds and not a night.
     """
@@ -151,7 +153,7 @@ def check_cells(cells: Iterable[Cell], root: str | None) -> None:
 
 
 def _loaders(devices: Sequence[str], per_device: int) -> int:
-    """Decoding processes of a worker: its share of the cores, 8 at most, where a GPU would wait for images."""
+    """Decoding processes of a worker, where a GPU waits for images: its share of the cores, 8 at most."""
     share = max(1, (os.cpu_count() or 1) // max(1, len(devices) * per_device))
     return min(8, share) if any(name.startswith("cuda") for name in devices) else 0
 
@@ -183,13 +185,14 @@ def devices_named(device: str) -> list[str]:
 def sharing_hint(devices: Sequence[str], per_device: int, environment: Mapping[str, str] = os.environ) -> str | None:
     """What to do for several processes on one GPU to run side by side; None where nothing is amiss.
 
-    Without NVIDIA's multi-process service they get time slices, and small networks leave the GPU idle most of the time.
+    Without NVIDIA's multi-process service they get time slices, and small networks leave the GPU idle most of
+    the time.
     """
     # The service listens where the environment's processes would look for it.
     service = Path(environment.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")) / "control"
     if per_device == 1 or service.exists() or not any(name.startswith("cuda") for name in devices):
         return None
     return (
-        f"{per_device} processes share a GPU and take turns on it: small networks run several times faster side by side. "
-        "Start NVIDIA's multi-process service first: nvidia-cuda-mps-control -d"
+        f"{per_device} processes share a GPU and take turns on it: small networks run several times faster side by "
+        "side. Start NVIDIA's multi-process service first: nvidia-cuda-mps-control -d"
     )

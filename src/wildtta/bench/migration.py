@@ -1,11 +1,13 @@
 """Journals of version 0.1 in today's names.
 
-Version 0.1 gave its own settings the paper's name. Today ``sar2`` and ``sar2-efficient`` are the paper's, and ours is
-``steady``, whose numbers stand alone: where 0.1 multiplied the whole loss by w, ``steady`` has a learning rate w times
-as high. A row keeps every measured value. It gets the setting in today's names, the key of that setting, a title that
-tells what differs from the method's defaults, and ``migrated``: its key, method, title and resolved options of 0.1.
+Version 0.1 gave its own settings the paper's name. Today ``sar2`` and ``sar2-efficient`` are the paper's, and
+ours is ``steady``, whose numbers stand alone: where 0.1 multiplied the whole loss by w, ``steady`` has a
+learning rate w times as high. A row keeps every measured value. It gets the setting in today's names, the key
+of that setting, a title that tells what differs from the method's defaults, and ``migrated``: its key,
+method, title and resolved options of 0.1.
 
-A row whose setting no method has any more keeps its key and its method, and gets its resolved options and a label.
+A row whose setting no method has any more keeps its key and its method, and gets its resolved options and a
+label.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -25,7 +28,7 @@ from wildtta.methods.registry import config_classes
 
 Options = dict[str, Any]
 Known = Callable[[str], Mapping[str, Any]]
-"""A method's name to its options of today with their defaults, and ``learning_rates``; LookupError: it is gone."""
+"""A method's name to its options of today and ``learning_rates``; LookupError where it is gone."""
 
 RENAMED = {"reading": "normalisation", "coast": "step_without_samples"}
 OURS = {"class_limit": "class_cap", "ensembling": "source_pull", "clip_ratio": "gradient_bound"}
@@ -61,7 +64,7 @@ def methods_0_1() -> dict[str, dict[str, Any]]:
 
 
 def translated(method: str, options: Options, classes: int | None) -> tuple[str, Options]:
-    """A setting of 0.1, all options given, in today's names; ``classes`` decided its warm-up where none was given."""
+    """A setting of 0.1, all options given, in today's names; ``classes`` decides 0.1's usual warm-up."""
     new = {RENAMED.get(name, name): value for name, value in options.items()}
     if not method.startswith("sar2"):
         return method, new
@@ -96,7 +99,7 @@ def warmup_0_1(classes: int | None) -> int:
 
 
 def deviating(method: str, options: Options, known: Known) -> Options:
-    """What of a translated setting differs from today's defaults; LookupError where today's method cannot do it."""
+    """What differs from today's defaults; LookupError where today's method cannot do it."""
     today = known(method)
     before = methods_0_1()[SAME_AS.get(method, method)]
     neutral = translated(SAME_AS.get(method, method), before["options"], 200)[1]
@@ -165,7 +168,8 @@ def _migrated(row: Row) -> tuple[Row, str]:
 def _today(method: str) -> Mapping[str, Any]:
     classes = config_classes()
     if method in classes:
-        return {**classes[method]().identity(), "learning_rates": classes[method].learning_rates}
+        defaults = {entry.name: entry.default for entry in fields(classes[method])}
+        return {**defaults, "learning_rates": classes[method].learning_rates}
     if method in methods_0_1():
         raise LookupError(f"{method} is gone")
     raise BenchError(f"rows of 0.1 would become {method!r}, and this version has no such method")

@@ -2,12 +2,14 @@
 
 - ``glyphs:NAME``: an embedded network (``resnet_gn``, ``vit``), trained on glyphs.
 - ``timm:NAME``: ``timm.create_model``; pretrained unless ``pretrained = false`` or a weights file is given.
-- ``torchvision:NAME``: ``torchvision.models.get_model``; ``NAME.WEIGHTS`` picks other weights than ``IMAGENET1K_V1``.
+- ``torchvision:NAME``: ``torchvision.models.get_model``; ``NAME.WEIGHTS`` picks other weights than
+  ``IMAGENET1K_V1``.
 - ``package.module:function`` or ``path/to/file.py:function``: the user's own code, called with the cell's
-  ``model_options`` and, where it has such a parameter, ``weights`` (else the file is loaded into what it returns).
+  ``model_options`` and, where it has such a parameter, ``weights`` (else the file is loaded into what it
+  returns).
 
-A weights file is safetensors. ``pretrained = false`` gives the architecture with random weights (the same ones every
-time): it exercises everything and means nothing.
+A weights file is safetensors. ``pretrained = false`` gives the architecture with random weights (the same
+ones every time): it exercises everything and means nothing.
 """
 
 from __future__ import annotations

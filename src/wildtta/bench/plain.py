@@ -10,7 +10,7 @@ from wildtta.bench.errors import BenchError
 
 
 def each_value(values: Any, change: Callable[[Any], Any]) -> Any:
-    """``values`` with tables as dicts and sequences as lists, and ``change`` applied to everything in them."""
+    """``values`` with tables as dicts, sequences as lists, and ``change`` applied to everything in them."""
     if isinstance(values, Mapping):
         return {str(name): each_value(item, change) for name, item in values.items()}
     if isinstance(values, (list, tuple)):
@@ -19,7 +19,7 @@ def each_value(values: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def plain(values: Any, where: str) -> Any:
-    """JSON values only; infinity becomes the text ``inf``, anything else is an error that says where it stands."""
+    """JSON values only; infinity becomes the text ``inf``, anything else is an error that says where."""
 
     def checked(value: Any) -> Any:
         if isinstance(value, float) and math.isinf(value):

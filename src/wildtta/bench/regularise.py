@@ -1,7 +1,7 @@
 """Steps of R and I alone before a stream begins (the paper's table 9).
 
-They are taken on random batches of the cell's corrupted images, outside the stream and not scored. The cell's method
-then starts from the weights that they lead to: those are the source to which it recovers and resets.
+They are taken on random batches of the cell's corrupted images, outside the stream and not scored. The cell's
+method then starts from the weights that they lead to: those are the source to which it recovers and resets.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DRAW = 9
 def take_regularising_steps(
     cell: Cell, network: nn.Module, images: Images, stream: Stream, options: Mapping[str, Any]
 ) -> None:
-    """Move what the cell's method learns in ``network`` by ``cell.regularise`` steps of R and I; ``options`` are its own."""
+    """Move what the cell's method (with ``options``) learns by ``cell.regularise`` steps of R and I."""
     method = wildtta.adapt(network, cell.method, **options)
     names = method.learned_parameters
     method.unload()
@@ -47,7 +47,7 @@ def take_regularising_steps(
 
 
 def random_batches(cell: Cell, labels: np.ndarray[Any, Any], stream: Stream) -> Stream:
-    """``cell.regularise`` batches at random from the images that the cell's stream is made of, by the cell's seed."""
+    """``cell.regularise`` random batches, by the cell's seed, of the images that its stream is made of."""
     positions = split_positions(labels, str(cell.data_options.get("split", "all")))
     there, wanted = len(stream.domains) * len(positions), cell.regularise * cell.batch_size
     generator = numpy_generator(derived_seed(cell.seed, _DRAW))

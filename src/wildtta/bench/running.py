@@ -1,16 +1,17 @@
-"""Run one cell: the stream from labels, scenario and seed alone; the network adapted online; everything measured.
+"""Run one cell: make its stream, adapt the network online, measure everything.
 
 The row (see :mod:`wildtta.bench.journal`) holds:
 
 - ``resolved``: the method's options in force, and ``learning_rate``.
-- ``metrics``: accuracy, top5, ece, ece_adaptive, per_corruption, per_class, running, top_class_share in percent; nll;
-  histogram (prediction counts over the last fifth); collapsed; samples.
-- ``series``: per batch (thinned to means over windows that end at ``batch``): entropy, selected, gradient_norm,
-  gradient_norm_second, redundancy and inequity where the method's loss uses them, e_m, resets, bank_rows; with the
-  measure ``representation`` also feature_redundancy, feature_redundancy_rows and feature_inequity of each batch.
+- ``metrics``: accuracy, top5, ece, ece_adaptive, per_corruption, per_class, running, top_class_share in
+  percent; nll; histogram (prediction counts over the last fifth); collapsed; samples.
+- ``series``: per batch (thinned to means over windows that end at ``batch``): entropy, selected,
+  gradient_norm, gradient_norm_second, redundancy and inequity where the method's loss uses them, e_m, resets,
+  bank_rows; with the measure ``representation`` also feature_redundancy, feature_redundancy_rows and
+  feature_inequity of each batch.
 - ``diagnostics``: what the cell's ``measure`` asked for (:mod:`wildtta.bench.diagnostics`).
-- ``cost``: forwards and backwards (samples, as the paper counts them; computed_*: as they ran), batches, ms_per_batch,
-  ms_per_batch_median, peak_mb, resets, skipped.
+- ``cost``: forwards and backwards (samples, as the paper counts them; computed_*: as they ran), batches,
+  ms_per_batch, ms_per_batch_median, peak_mb, resets, skipped.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ class Conditions:
     Attributes:
         root: folder of the data (``--data``).
         source: folder of clean source images, for methods that want them (EATA's Fisher, ReCAP's variance).
-        threads: CPU threads of one worker. It decides the order of float32 sums, so journals that are to agree to the
-            last digit use the same number; it is recorded.
+        threads: CPU threads of one worker. It decides the order of float32 sums, so journals that are to
+            agree to the last digit use the same number; it is recorded.
         loaders: processes that read and decode images for one cell, where they don't fit into memory.
     """
 
@@ -91,7 +92,8 @@ def execute(cell: Cell, conditions: Conditions, device: str, *, progress: Progre
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         row = failed_row(cell, _reason(error), device=device, wall_s=time.perf_counter() - began)
-        if not isinstance(error, BenchError):  # not the user's mistake: the last frames tell where it happened
+        if not isinstance(error, BenchError):
+            # Not the user's mistake: the last frames tell where it happened.
             frames = traceback.extract_tb(error.__traceback__)[-4:]
             row["trace"] = " < ".join(f"{frame.name}:{frame.lineno}" for frame in reversed(frames))
         return row
@@ -120,7 +122,7 @@ def run_cell(
     conditions = conditions or Conditions()
     began = time.perf_counter()
     place = torch.device(device)
-    # Events and streams belong to the current device, which on a machine with several GPUs is another one by default.
+    # Events and streams belong to the current device, which with several GPUs is another one by default.
     current: AbstractContextManager[object] = torch.cuda.device(place) if place.type == "cuda" else nullcontext()
     with current, repeatable(cell.seed, threads=conditions.threads, device=place):
         network = build_model(cell)
@@ -158,7 +160,7 @@ def _measured(
 ) -> dict[str, Any]:
     from_source, note = source_options(cell, images, conditions.source)
     known = {entry.name for entry in fields(cell.config)}
-    # Methods that augment work on pixels, not on network inputs: they are told the preprocessing's mean and std.
+    # Methods that augment work on pixels, so they are told the preprocessing's mean and std.
     pixel_scale = {name: value for name, value in images.pixel_scale.items() if name in known}
     options = {"batch_size": cell.batch_size, **pixel_scale, **from_source, **each_value(cell.options, infinite)}
     if cell.regularise:
@@ -203,14 +205,14 @@ def _measured(
 
 @contextmanager
 def repeatable(seed: int, *, threads: int, device: torch.device) -> Iterator[None]:
-    """Everything random starts from ``seed``; sums are split over ``threads`` on the CPU, in a fixed order on a GPU.
+    """Random draws start from ``seed``; sums are split over ``threads``, or have a fixed order on a GPU.
 
-    The number of threads changes the order of float32 sums, and adaptation carries such differences on, so it is fixed
-    rather than left to the machine.
+    The number of threads changes the order of float32 sums, and adaptation carries such differences on, so it
+    is fixed rather than left to the machine.
     """
     devices = [device] if device.type == "cuda" else []
     threads_before = torch.get_num_threads()
-    python_before, numpy_before = random.getstate(), np.random.get_state()  # noqa: NPY002 - put back, not used
+    python_before, numpy_before = random.getstate(), np.random.get_state()  # noqa: NPY002 - put back
     deterministic_before = torch.are_deterministic_algorithms_enabled()
     warn_only_before = torch.is_deterministic_algorithms_warn_only_enabled()
     cudnn_before = (torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic)
@@ -220,7 +222,8 @@ def repeatable(seed: int, *, threads: int, device: torch.device) -> Iterator[Non
             torch.set_num_threads(threads)
             torch.manual_seed(seed)
             random.seed(seed)
-            np.random.seed(seed % 2**32)  # noqa: NPY002 - for methods of the user's own that use the global generator
+            # For methods of the user's own that use the global generator.
+            np.random.seed(seed % 2**32)  # noqa: NPY002
             torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = False, True
             torch.use_deterministic_algorithms(True, warn_only=True)
             # Uninitialised memory is never read here, so filling it would only cost time.
@@ -236,7 +239,7 @@ def repeatable(seed: int, *, threads: int, device: torch.device) -> Iterator[Non
 
 
 def _by_corruption(stream: Stream) -> tuple[npt.NDArray[np.int64], list[str]]:
-    """Per sample the number of its corruption, and their names; a gradual stream meets one at several severities."""
+    """Per sample the number of its corruption (at whatever severity), and the corruptions' names."""
     names = list(dict.fromkeys(domain.name for domain in stream.domains))
     number = np.array([names.index(domain.name) for domain in stream.domains], dtype=np.int64)
     return number[stream.domain], names

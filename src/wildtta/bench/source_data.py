@@ -1,8 +1,8 @@
-"""Clean source images for the methods that look at some before they adapt (EATA's Fisher information and the like).
+"""Clean source images for the methods that look at some before they adapt (EATA for its Fisher information).
 
-A method says that it wants them by a field of type ``SourceImages``; a cell that doesn't fill it gets glyphs of the
-training split on glyphs, else images of the folder that ``--source`` names, or none. As the data's own folder, the source's is
-not part of a cell's identity; the row's ``data_note`` tells what was used.
+A method says that it wants them by a field of type ``SourceImages``; a cell that doesn't fill it gets glyphs
+of the training split on glyphs, else images of the folder that ``--source`` names, or none. As the data's own
+folder, the source's is not part of a cell's identity; the row's ``data_note`` tells what was used.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from wildtta.bench.cell import Cell
 from wildtta.bench.datasets import Images
 from wildtta.data import ImageSet, open_data
 from wildtta.glyphs import Glyphs
+from wildtta.methods.registry import config_classes
 from wildtta.randomness import numpy_generator
 from wildtta.streams import Domain, Stream, balanced_subset
 
@@ -39,12 +40,12 @@ class SourceBatches:
 
 def wanted_source_fields(cell: Cell) -> list[str]:
     """Names of the method's fields for source images that the cell leaves open."""
-    fields = dataclasses.fields(cell.config)
+    fields = dataclasses.fields(config_classes()[cell.method])
     return [entry.name for entry in fields if "SourceImages" in str(entry.type) and entry.name not in cell.options]
 
 
 def source_options(cell: Cell, images: Images, root: str | None) -> tuple[dict[str, Any], str]:
-    """The method's source images as options for :func:`wildtta.adapt`, and a note about them; nothing where none are wanted."""
+    """Source images as options for :func:`wildtta.adapt`, and a note; nothing where none are wanted."""
     wanted = wanted_source_fields(cell)
     if not wanted:
         return {}, ""

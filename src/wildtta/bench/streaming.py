@@ -14,11 +14,11 @@ from wildtta.bench.plain import each_value, infinite
 from wildtta.streams import Domain, Stream, build, scenario_options
 
 SPLITS: tuple[str, ...] = ("all", "first-half", "second-half", "first-classes", "second-classes")
-"""Parts of a data set: its images halved within every class, or its classes halved (in the order of their indices)."""
+"""Parts of a data set: its images halved within every class, or its classes halved by their indices."""
 
 
 def split_positions(labels: npt.NDArray[np.int64], split: str) -> npt.NDArray[np.int64]:
-    """Positions of the images in one part of the data, ascending; two opposite parts share nothing and make the whole.
+    """Positions of the images in one part of the data, ascending; two opposite parts make the whole.
 
     ``first-half`` and ``second-half`` halve the images of every class (an odd one belongs to the first half);
     ``first-classes`` and ``second-classes`` halve the classes that occur.
@@ -45,8 +45,8 @@ def split_positions(labels: npt.NDArray[np.int64], split: str) -> npt.NDArray[np
 def stream_of(cell: Cell, labels: npt.NDArray[np.int64]) -> Stream:
     """The cell's stream over a data set with these labels; positions are those of the whole set.
 
-    ``limit`` is the number of images in the whole stream: shuffled scenarios use an evenly spread subset of the data
-    (its share for each corruption), class-ordered ones are cut off there.
+    ``limit`` is the number of images in the whole stream: shuffled scenarios use an evenly spread subset of
+    the data (its share for each corruption), class-ordered ones are cut off there.
     """
     positions = split_positions(labels, str(cell.data_options.get("split", "all")))
     kept = labels[positions]
@@ -75,7 +75,7 @@ def stream_of(cell: Cell, labels: npt.NDArray[np.int64]) -> Stream:
 
 
 def stream_options(cell: Cell) -> dict[str, Any]:
-    """The scenario's options with numbers for the texts that JSON needs (``inf``); unknown ones are an error."""
+    """The scenario's options with numbers for the text ``inf``; unknown ones are an error."""
     known = scenario_options(cell.scenario)
     unknown = sorted(set(cell.scenario_options) - set(known))
     if unknown:

@@ -12,10 +12,7 @@ from wildtta.progress import Progress
 
 
 class Observer(Protocol):
-    """Is told what happens in a launch: how many cells there are, how far they come, every row once it is written down.
-
-    ``end`` comes also where a launch is interrupted.
-    """
+    """Is told what happens in a launch; ``end`` comes also where it is interrupted."""
 
     def begin(self, total: int, done: int, workers: int) -> None: ...
     def running(self, cell: Cell, share: float) -> None: ...
@@ -47,7 +44,8 @@ class Display:
         self._begun.pop(row["key"], None)
         self._finished += 1
         good, count = row["status"] == "ok", f"[{self._finished}/{self._progress.total:.0f}]"
-        line = f"{count} {'' if good else 'FAILED '}{self._lines[row['key']]}: {_result(row) if good else row['reason']}"
+        told = _result(row) if good else row["reason"]
+        line = f"{count} {'' if good else 'FAILED '}{self._lines[row['key']]}: {told}"
         done = self._finished + sum(self._begun.values())
         self._progress.update(done, line=line, style="" if good else "bold red")
 

@@ -1,7 +1,8 @@
 """A worker process: cells come in on a pipe, how far they are and their rows go out on it.
 
-Started as ``python -m wildtta.bench.worker CHANNEL DEVICE CONDITIONS`` by :mod:`wildtta.bench.workers`. It ends when
-the other end of the pipe does, also in the middle of a cell: a killed driver leaves nothing running.
+Started as ``python -m wildtta.bench.worker CHANNEL DEVICE CONDITIONS`` by :mod:`wildtta.bench.workers`. It
+ends when the other end of the pipe does, also in the middle of a cell: a killed driver leaves nothing
+running.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where cells run: in this process, in worker processes (several to a device if wished), or on a Ray cluster."""
+"""Where cells run: in this process, in worker processes (one or several to a device), or on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class _Waiting(deque[Cell]):
 
 
 class Processes:
-    """A worker process per entry of ``devices`` (the same device several times: several cells at a time on it)."""
+    """A worker process per entry of ``devices``; a device named twice runs two cells at a time."""
 
     def __init__(self, devices: Sequence[str], conditions: Conditions) -> None:
         if not devices:
@@ -155,14 +155,16 @@ class _Worker:
 class RayPool:
     """Cells as Ray tasks: :func:`wildtta.bench.running.execute`, called by Ray's workers.
 
-    Each task asks for one CPU, or for a share of a GPU; the driver receives the rows and writes the journal. A task whose
-    worker or node is lost is submitted again. Data and models of the user's own must lie at the same paths on every node.
+    Each task asks for one CPU, or for a share of a GPU; the driver receives the rows and writes the journal.
+    A task whose worker or node is lost is submitted again. Data and models of the user's own must lie at the
+    same paths on every node.
 
     Args:
-        address: ``auto`` (the running cluster, or a new one on this machine where there is none) or ``HOST:PORT``.
+        address: ``auto`` (the running cluster, or a new one on this machine where there is none) or
+            ``HOST:PORT``.
         conditions: of every cell.
-        gpu: use GPUs, ``per_device`` cells on each, or CPUs, ``conditions.threads`` for each cell; None: GPUs where the
-            cluster has any.
+        gpu: use GPUs, ``per_device`` cells on each, or CPUs, ``conditions.threads`` for each cell; None: GPUs
+            where the cluster has any.
     """
 
     def __init__(self, address: str, conditions: Conditions, *, gpu: bool | None, per_device: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""``wildtta bench``: a grid of cells into a journal, resumable; ``merge`` and ``migrate``: journals into another one."""
+"""``wildtta bench`` runs a grid into a journal; ``merge`` and ``migrate`` make a journal from others."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def bench(
 ) -> None:
     """Run a grid: models x methods x scenarios x corruptions x severities x seeds.
 
-    Every finished cell is in the journal at once; after a kill the same command goes on with what is missing. A cell
-    that fails is recorded with its reason and tried again by the next run. Exit code: 0 all done, 1 some cells failed,
-    2 the request cannot be run.
+    Every finished cell is in the journal at once; after a kill the same command goes on with what is missing.
+    A cell that fails is recorded with its reason and tried again by the next run. Exit code: 0 all done, 1
+    some cells failed, 2 the request cannot be run.
     """
     with one_line_errors(journal):
         from wildtta.bench import load_grid, read
@@ -69,9 +69,10 @@ def migrate_journal(
     old: Annotated[Path, typer.Argument(help="A journal of version 0.1 (.jsonl or .jsonl.gz).")],
     new: Annotated[Path, typer.Argument(help="The journal to write (.jsonl or .jsonl.gz); replaced where it exists.")],
 ) -> None:
-    """Translate a journal of version 0.1: methods and options get their present names, and rows their present keys.
+    """Translate a journal of version 0.1: its methods and options get their present names, its rows their keys.
 
-    No measured value changes. Rows whose setting can no longer be run stay as they were, with a label that says so.
+    No measured value changes. Rows whose setting can no longer be run stay as they were, with a label that
+    says so.
     """
     with one_line_errors():
         from wildtta.bench.journal import read, write

@@ -22,7 +22,7 @@ def register(app: typer.Typer) -> None:
 
 def corrupt(
     source: Annotated[
-        Path, typer.Argument(metavar="SRC", help="Folder with one subfolder of images per class, or a .zip or .tar of one.")
+        Path, typer.Argument(metavar="SRC", help="Folder with a subfolder of images per class, or its .zip or .tar.")
     ],
     destination: Annotated[
         Path, typer.Argument(metavar="DST", help="Result: <corruption>/<severity>/<class>/<name>.JPEG below it.")
@@ -36,9 +36,9 @@ def corrupt(
     seed: Annotated[int, typer.Option(help="Seed of the random numbers.")] = 0,
     size: Annotated[
         int | None,
-        typer.Option(min=16, help="Resize and cut the centre to this side first (224 for ImageNet). Default: as it is."),
+        typer.Option(min=16, help="Resize and cut the centre to this side first (ImageNet: 224). Default: as it is."),
     ] = None,
-    constants: Annotated[str, typer.Option(help="Severity constants: auto (by image size), imagenet or tiny.")] = "auto",
+    constants: Annotated[str, typer.Option(help="Severity constants: auto (by size), imagenet or tiny.")] = "auto",
     device: Annotated[str, typer.Option(help="Where to corrupt: cpu or cuda.")] = "cpu",
     frost_dir: Annotated[
         Path | None, typer.Option(help="Folder with the original frost photographs. Default: generated textures.")
@@ -47,7 +47,7 @@ def corrupt(
         str, typer.Option(help="An image that cannot be decoded: fatal, or skip and name it at the end.")
     ] = "fatal",
 ) -> None:
-    """Write a corrupted copy of a data set in the layout of ImageNet-C. Run it again to continue after a kill."""
+    """Write a corrupted copy of a data set in the layout of ImageNet-C. Run it again to resume."""
     from wildtta.data.write_corrupted import Progress as Files
     from wildtta.data.write_corrupted import Settings, write_corrupted
 

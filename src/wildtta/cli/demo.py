@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 _OUT = Path("wildtta-report")
 NETWORKS = {"glyphs:resnet_gn": "ResNet, GroupNorm", "glyphs:vit": "ViT, LayerNorm"}
 METHODS = {"none": "no adaptation", "tent": "Tent", "sar": "SAR", "sar2": "SAR²"}
-# The ViT reads noisy glyphs far worse than the ResNet; each gets the severity that leaves it a fifth to two fifths.
+# The ViT reads noisy glyphs far worse than the ResNet; each gets the severity that leaves it 20 to 40 %.
 NOISE_SEVERITY = {"glyphs:resnet_gn": 5, "glyphs:vit": 2}
 FOG_SEVERITY = MIXTURE_SEVERITY = 4
-# Streams are as long as 2 cores do in 3 minutes; the ViT's class-ordered fog is long enough for Tent to fall over.
+# As much as 2 cores do in 3 minutes; the ViT's class-ordered fog is long enough for Tent to collapse.
 LENGTHS: dict[str, dict[str, int]] = {
     "glyphs:resnet_gn": {"noise": 10, "fog": 10, "single": 400, "mixed": 2000},
     "glyphs:vit": {"noise": 12, "fog": 30, "single": 500, "mixed": 2000},
@@ -73,7 +73,8 @@ def demo(
         cells = demo_cells()
         typer.echo(
             f"{len(cells)} runs on 200-class glyphs. Label shift: classes come one after the other. "
-            f"Gaussian noise: severity {NOISE_SEVERITY['glyphs:resnet_gn']} (ResNet) and {NOISE_SEVERITY['glyphs:vit']} (ViT); "
+            f"Gaussian noise: severity {NOISE_SEVERITY['glyphs:resnet_gn']} (ResNet) and "
+            f"{NOISE_SEVERITY['glyphs:vit']} (ViT); "
             f"fog: {FOG_SEVERITY}; the mixture of all 15 corruptions: {MIXTURE_SEVERITY}."
         )
         at_a_time = workers or min(4, os.cpu_count() or 1)

@@ -58,7 +58,7 @@ class Launch:
 
 
 def runs_cells(verb: Callable[..., None]) -> Callable[..., None]:
-    """Decorator: the verb's parameter ``launch`` becomes the options of :class:`Launch` on the command line."""
+    """Decorator: on the command line, the parameter ``launch`` becomes the options of :class:`Launch`."""
     own = dict(inspect.signature(verb, eval_str=True).parameters)
     shared = inspect.signature(Launch, eval_str=True).parameters
     del own["launch"]
@@ -95,7 +95,7 @@ def exit_code(outcome: Outcome) -> int:
 
 
 def pairs(entries: Sequence[str] | None, option: str) -> dict[str, Any]:
-    """``name=value`` arguments as a table; values are JSON (``1e-3``, ``true``, ``null``), ``inf`` or text."""
+    """``name=value`` arguments as a table; values are JSON (``1e-3``, ``null``), ``inf`` or text."""
     table: dict[str, Any] = {}
     for entry in entries or ():
         name, equals, text = entry.partition("=")
@@ -116,7 +116,7 @@ def console(wide: int) -> Any:
 
 
 def print_rows(rows: Sequence[Row]) -> None:
-    """A table of results, the less important columns left out on a narrow terminal; failures follow with their reasons."""
+    """A table of results, with fewer columns on a narrow terminal; failures follow with their reasons."""
     from rich.table import Table
 
     screen = console(_WIDE)

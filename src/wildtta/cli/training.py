@@ -82,7 +82,7 @@ def diffusion_train(
     workers: Workers = 0,
     atlas: Atlas = None,
 ) -> None:
-    """Train a small unconditional diffusion model on source images (for large images, take a published checkpoint)."""
+    """Train a small unconditional diffusion model on source images (for large ones, take a published one)."""
     import torch
 
     from wildtta.training.batches import source_images
