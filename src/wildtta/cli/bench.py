@@ -69,7 +69,7 @@ def migrate_journal(
     old: Annotated[Path, typer.Argument(help="A journal of version 0.1 (.jsonl or .jsonl.gz).")],
     new: Annotated[Path, typer.Argument(help="The journal to write (.jsonl or .jsonl.gz); replaced where it exists.")],
 ) -> None:
-    """Translate a journal of version 0.1: its methods and options get their present names, its rows their keys.
+    """Translate a journal of version 0.1: methods and options get their present names, rows get new keys.
 
     No measured value changes. Rows whose setting can no longer be run stay as they were, with a label that
     says so.
