@@ -52,7 +52,7 @@ def ttt_train(
     """Train a rotation branch on source images, the network's trunk frozen (10 epochs, as in the paper)."""
     from wildtta.bench.cell import Cell
     from wildtta.bench.models import build_model
-    from wildtta.parts.rotation import save_branch
+    from wildtta.methods.ttt.rotation import save_branch
     from wildtta.training.batches import source_images
     from wildtta.training.rotation import BranchPlan, train_branch
 
