@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -27,8 +27,18 @@ from wildtta.bench.plain import plain
 from wildtta.methods.registry import config_classes
 
 Options = dict[str, Any]
-Known = Callable[[str], Mapping[str, Any]]
-"""A method's name to its options of today and ``learning_rates``; LookupError where it is gone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Today:
+    """A method of this version: its options with their defaults, what an option needs to have an effect, its rates."""
+
+    title: str
+    options: Mapping[str, Any]
+    needs: Mapping[str, tuple[str, ...]]
+    learning_rates: Mapping[str, Any]
+
+
 
 RENAMED = {"reading": "normalisation", "coast": "step_without_samples"}
 OURS = {"class_limit": "class_cap", "ensembling": "source_pull", "clip_ratio": "gradient_bound"}
@@ -98,18 +108,18 @@ def warmup_0_1(classes: int | None) -> int:
     return min(max(10, classes // 10), classes // 2)
 
 
-def deviating(method: str, options: Options, known: Known) -> Options:
-    """What differs from today's defaults; LookupError where today's method cannot do it."""
-    today = known(method)
-    before = methods_0_1()[SAME_AS.get(method, method)]
-    neutral = translated(SAME_AS.get(method, method), before["options"], 200)[1]
+def deviating(today: Today, method: str, options: Options) -> Options:
+    """What of a translated setting differs from today's defaults; LookupError where today's method cannot do it."""
+    old = SAME_AS.get(method, method)
+    neutral = translated(old, methods_0_1()[old]["options"], 200)[1]
     for name, value in options.items():
-        if name not in today and value != neutral.get(name):
+        if name not in today.options and value != neutral.get(name):
             raise LookupError(f"{method} has no option {name!r} any more")
-    rates = {family: list(pair) for family, pair in today.get("learning_rates", {}).items()}
-    if options.get("lr", 0) is None and rates != before.get("learning_rates"):
+    if options.get("lr", 0) is None and today.learning_rates != methods_0_1()[old].get("learning_rates", {}):
         raise LookupError(f"{method} has other learning rates now")
-    return {name: value for name, value in options.items() if name in today and value != today[name]}
+    differing = {name: v for name, v in options.items() if name in today.options and v != today.options[name]}
+    effective = {**today.options, **differing}
+    return {name: v for name, v in differing.items() if all(effective[needed] for needed in today.needs.get(name, ()))}
 
 
 def title(name: str, options: Mapping[str, Any]) -> str:
@@ -150,14 +160,15 @@ def _migrated(row: Row) -> tuple[Row, str]:
     past = {"key": row["key"], "method": cell["method"], "name": cell["name"], "options": resolved}
     try:
         method, options = translated(cell["method"], resolved, len(row.get("metrics", {}).get("per_class", ())) or None)
-        options = deviating(method, options, _today)
+        today = _today(method)
+        options = deviating(today, method, options)
         name = cell["name"]
         if name is None or cell["method"].startswith("sar2"):
             # 0.1's titles call settings SAR² that are not, or not any more.
-            name = title(config_classes()[method].title, options) if options else None
+            name = title(today.title, options) if options else None
         new = Cell.from_json({**cell, "method": method, "options": {**of_adapt, **options}, "name": name})
         changed = {"key": new.key, "cell": new.to_json(), "resolved": plain(new.config.identity(), "resolved")}
-        return {**row, **changed, "migrated": past}, name or config_classes()[method].title
+        return {**row, **changed, "migrated": past}, name or today.title
     except LookupError as error:
         label = title(f"{before['title']} of 0.1", {n: v for n, v in resolved.items() if v != before["options"].get(n)})
         kept = {**cell, "options": {**of_adapt, **resolved}, "name": label}
@@ -165,11 +176,15 @@ def _migrated(row: Row) -> tuple[Row, str]:
         return {**row, "cell": kept, "resolved": resolved, "migrated": past}, reason
 
 
-def _today(method: str) -> Mapping[str, Any]:
-    classes = config_classes()
-    if method in classes:
-        defaults = {entry.name: entry.default for entry in fields(classes[method])}
-        return {**defaults, "learning_rates": classes[method].learning_rates}
+def _today(method: str) -> Today:
+    cls = config_classes().get(method)
+    if cls is not None:
+        return Today(
+            title=cls.title,
+            options={entry.name: entry.default for entry in fields(cls)},
+            needs={entry.name: entry.metadata.get("needs", ()) for entry in fields(cls)},
+            learning_rates=plain(cls.learning_rates, method),
+        )
     if method in methods_0_1():
         raise LookupError(f"{method} is gone")
     raise BenchError(f"rows of 0.1 would become {method!r}, and this version has no such method")

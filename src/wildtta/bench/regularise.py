@@ -20,7 +20,7 @@ from wildtta.bench.streaming import split_positions
 from wildtta.randomness import derived_seed, numpy_generator
 from wildtta.streams import Stream
 
-REGULARISER = "sar2-paper"
+REGULARISER = "sar2"
 """The method whose R, I and learning rate are used."""
 _ALONE: dict[str, Any] = {"bank": False, "entropy": 0.0, "reliable": None, "sharpness": None, "recovery": None}
 """R and I of the batch, nothing else."""
