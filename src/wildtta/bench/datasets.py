@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from wildtta.bench.cell import Cell
-from wildtta.bench.errors import BenchError
+from wildtta.bench.errors import BenchError, refuse_unknown
 from wildtta.bench.image_cache import DomainStore, store_for
 from wildtta.data import (
     CORRUPTIONS,
@@ -55,21 +55,15 @@ _INPUTS_AT_ONCE = 1024
 
 def check_data(cell: Cell, root: str | None) -> None:
     """Raise :class:`BenchError` for what is wrong without opening anything large."""
-    if cell.data not in DATA_NAMES:
-        raise BenchError(f"unknown data {cell.data!r}; there are {', '.join(DATA_NAMES)}")
+    refuse_unknown([cell.data], DATA_NAMES, "unknown data {}")
     if cell.data != "glyphs" and root is None:
         raise BenchError(f"data {cell.data!r} lies in files; name their folder with --data")
     if root is not None and cell.data != "glyphs" and not Path(root).exists():
         raise BenchError(f"no data at {root}")
-    unknown = sorted(set(cell.data_options) - set(_OPTIONS))
-    if unknown:
-        raise BenchError(f"data_options has no {unknown[0]!r}; there are {', '.join(_OPTIONS)}")
-    if cell.corruptions:
-        if not 1 <= cell.severity <= 5:
-            raise BenchError(f"severity must be 1 to 5, got {cell.severity}")
-        wrong = [name for name in cell.corruptions if name not in _KNOWN_CORRUPTIONS]
-        if wrong:
-            raise BenchError(f"unknown corruption {wrong[0]!r}; there are {', '.join(_KNOWN_CORRUPTIONS)}")
+    refuse_unknown(cell.data_options, _OPTIONS, "data_options has no {}")
+    refuse_unknown(cell.corruptions, _KNOWN_CORRUPTIONS, "unknown corruption {}")
+    if cell.corruptions and not 1 <= cell.severity <= 5:
+        raise BenchError(f"severity must be 1 to 5, got {cell.severity}")
 
 
 class Images:
