@@ -166,12 +166,16 @@ class Cell:
         """The model's title in tables."""
         return self.model_name or self.model
 
+    @property
+    def shift(self) -> str:
+        """``fog 5``, ``15 corruptions 5`` or ``clean``."""
+        few = ", ".join(self.corruptions) if len(self.corruptions) < 3 else f"{len(self.corruptions)} corruptions"
+        return f"{few} {self.severity}" if self.corruptions else "clean"
+
     def describe(self) -> str:
         """One line for people (:func:`told_apart` where several cells are shown)."""
-        several = len(self.corruptions) > 1
-        shift = f"{len(self.corruptions)} corruptions" if several else "".join(self.corruptions)
-        world = f"{shift} {self.severity}" if self.corruptions else "clean"
-        return f"{self.model_title} {self.title} {self.scenario} {world} batch {self.batch_size} seed {self.seed}"
+        where = f"{self.model_title} {self.title} {self.scenario} {self.shift}"
+        return f"{where} batch {self.batch_size} seed {self.seed}"
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for ``json.dumps``; :meth:`from_json` is the inverse."""

@@ -121,8 +121,7 @@ def _opened(name: str, root: str | None, domain: Domain, **numbers: int) -> Imag
 
 
 def _fitted(network: nn.Module, images: ImageSet, model: str) -> nn.Module:
-    # What is corrupted on the fly has its classes from the clean set below.
-    outputs = getattr(getattr(images, "clean", images), "outputs", None)
+    outputs = getattr(images, "outputs", None)
     if outputs is not None:
         network = restrict_classes(network, outputs)
     try:
