@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from wildtta.bench import Cell
 from wildtta.corruptions import constants
+from wildtta.methods.registry import config_classes
 
 Where = Literal["glyphs", "imagenet-c", "folder"]
 WHERE: tuple[Where, ...] = ("glyphs", "imagenet-c", "folder")
@@ -95,22 +96,13 @@ QUICK = Scale(
     seeds=1,
 )
 #: For tests of the machinery: a batch or two per stream, too short for SAR² to leave its warm-up.
-TINY = Scale(
-    name="tiny",
-    limit=32,
-    draws=1,
-    single_limit=4,
-    mixed_limit=32,
-    shift_limit=32,
-    slow_limit=2,
-    source_images=32,
-    measures={"surface": {"steps": 5, "images": 8}, "scatter": {"images": 8}, "tsne": {"classes": 8, "per_class": 4}},
-    corruptions=("contrast",),
-    batch_sizes=(16, 64),
-    large_batches=(32, 64),
-    ratios=(1, 500000),
-    seeds=1,
-)
+_TINY_MEASURES = {
+    "surface": {"steps": 5, "images": 8}, "scatter": {"images": 8}, "tsne": {"classes": 8, "per_class": 4},
+}  # fmt: skip
+TINY = dataclasses.replace(
+    QUICK, name="tiny", limit=32, draws=1, single_limit=4, mixed_limit=32, shift_limit=32, slow_limit=2,
+    source_images=32, measures=_TINY_MEASURES, corruptions=("contrast",), batch_sizes=(16, 64), large_batches=(32, 64),
+)  # fmt: skip
 
 
 def scale_named(name: str, where: Where) -> Scale:
@@ -141,19 +133,42 @@ class Setting:
     networks: Mapping[str, Network]
     methods: frozenset[str]
     overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    limit: int | None = None
+    """What all streams were cut to."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values that say which setting this is; :meth:`from_json` is the inverse."""
+        networks = {
+            name: {part: value for part, value in dataclasses.asdict(network).items() if value}
+            for name, network in self.networks.items()
+        }
+        values = {"where": self.where, "scale": self.scale.name, "seeds": self.seeds, "protocol": self.protocol}
+        methods = sorted(self.methods) if self.methods != frozenset(config_classes()) else None
+        rare = {"limit": self.limit, "methods": methods, "overrides": dict(self.overrides)}
+        return {**values, "networks": networks, **{name: value for name, value in rare.items() if value}}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Setting:
+        """A setting from :meth:`to_json`'s values."""
+        networks = {name: Network(**parts) for name, parts in values["networks"].items()}
+        return setting(**{**values, "networks": networks})
 
     @property
     def same_as_paper(self) -> bool:
         """Whether a difference to the printed numbers means anything: the paper's data, networks and stream lengths."""
-        pinned = {name: network.model for name, network in self.networks.items()}
         return (
             self.where == "imagenet-c"
             and self.scale.name == "full"
-            and self.scale.limit is None
+            and self.limit is None
             and not any(self._changes(place) for place in self.overrides)
-            and all(IMAGENET_NETWORKS.get(name) == model for name, model in pinned.items())
-            and all(_is_pinned(network) for network in self.networks.values())
+            and all(IMAGENET_NETWORKS.get(name) == network.model for name, network in self.networks.items())
+            and self._pinned
         )
+
+    @property
+    def _pinned(self) -> bool:
+        """Whether every network has the weights that its name stands for."""
+        return all(network.weights is None and not network.model_options for network in self.networks.values())
 
     def _changes(self, place: str) -> bool:
         """Whether what was set for a method is more than the file that it cannot do without."""
@@ -166,16 +181,13 @@ class Setting:
         size = "" if self.scale.name == "full" else f", {self.scale.name} streams"
         if self.where == "glyphs":
             names = ", ".join(f"{network.model} for {name}" for name, network in self.networks.items())
-            random = "" if all(_is_pinned(n) for n in self.networks.values()) else ", not the trained weights"
-            slow = (
-                f"; MEMO and TTT on the first {self.scale.slow_limit} images of a stream"
-                if self.scale.slow_limit
-                else ""
-            )
+            random = "" if self._pinned else ", not the trained weights"
+            few = self.scale.slow_limit
+            slow = f"; MEMO and TTT on the first {few} images of a stream" if few else ""
             return f"glyphs, 200 classes, small networks ({names}){random}{size}{slow}"
-        names = {"imagenet-c": "ImageNet-C", "folder": "own folder, corrupted on the fly"}[self.where]
-        weights = "" if all(_is_pinned(n) for n in self.networks.values()) else ", not the paper's weights"
-        return f"{names}, preprocessing {self.protocol}{weights}{size}"
+        data = {"imagenet-c": "ImageNet-C", "folder": "own folder, corrupted on the fly"}[self.where]
+        weights = "" if self._pinned else ", not the paper's weights"
+        return f"{data}, preprocessing {self.protocol}{weights}{size}"
 
     @property
     def brief(self) -> str:
@@ -219,8 +231,11 @@ class Setting:
         ratio: float | None = None,
         data: str | None = None,
         measure: Sequence[str] = (),
+        most: int | None = None,
+        regularise: int = 0,
+        seeds: int | None = None,
     ) -> tuple[Cell, ...]:
-        """The same run once per seed. The caller has asked ``missing`` before."""
+        """The same run once per seed, over ``most`` images at most. The caller has asked ``missing`` before."""
         place = self.networks[network]
         stream: dict[str, Any] = {}
         limit = self.scale.limit
@@ -233,6 +248,10 @@ class Setting:
             limit = self.scale.mixed_limit
         if method in SLOW and self.scale.slow_limit is not None:
             limit = self.scale.slow_limit
+        if most is not None:
+            limit = most if limit is None else min(limit, most)
+        if regularise:
+            options = {**(options or {}), "warm_start": regularise}
         few = {"source_images": self.scale.source_images} if self.scale.source_images and _wants_source(method) else {}
         return tuple(
             Cell(
@@ -255,7 +274,7 @@ class Setting:
                 measure=tuple(measure),
                 measure_options={name: self.scale.measures[name] for name in measure if name in self.scale.measures},
             )
-            for seed in range(self.seeds)
+            for seed in range(self.seeds if seeds is None else min(seeds, self.seeds))
         )
 
 
@@ -264,23 +283,12 @@ def network_title(network: str, model: str) -> str:
     return network if IMAGENET_NETWORKS.get(network) == model else f"{model} for {network}"
 
 
-def network_of(title: str | None) -> str | None:
-    """The paper's name in a title of :func:`network_title`; None for any other title."""
-    name = (title or "").rpartition(" for ")[2]
-    return name if name in IMAGENET_NETWORKS else None
-
-
 @lru_cache(maxsize=64)
 def _wants_source(method: str) -> bool:
     """Whether a method looks at clean source images before it adapts."""
     from wildtta.bench.source_data import wanted_source_fields
-    from wildtta.methods.registry import config_classes
 
     return method in config_classes() and bool(wanted_source_fields(Cell(model="-", method=method)))
-
-
-def _is_pinned(network: Network) -> bool:
-    return network.weights is None and not network.model_options
 
 
 def setting(
@@ -301,8 +309,6 @@ def setting(
     ``timm`` (each network's own). ``limit`` cuts every stream to that many images. ``random_weights`` builds the real
     architectures without their trained weights: a check of the machinery, never a result.
     """
-    import wildtta
-
     if where not in WHERE:
         raise ValueError(f"unknown data {where!r}: expected one of {', '.join(WHERE)}")
     size = scale_named(scale, where)
@@ -320,6 +326,7 @@ def setting(
         seeds=size.seeds if seeds is None else seeds,
         protocol=protocol or ("auto" if where == "glyphs" else "paper"),
         networks=networks,
-        methods=frozenset(wildtta.methods() if methods is None else methods),
+        methods=frozenset(config_classes() if methods is None else methods),
         overrides=dict(overrides or {}),
+        limit=limit,
     )

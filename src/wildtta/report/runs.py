@@ -1,4 +1,4 @@
-"""The finished runs of a journal that belong to no table of the paper, named and in the order of a report."""
+"""The finished runs of a journal, named and in the order of a report."""
 
 from __future__ import annotations
 
@@ -69,6 +69,11 @@ def runs_in(rows: Iterable[Row]) -> Runs:
     shared = shared_options([cell.options for cell, _ in found])
     runs = [Run(cell=cell, row=row, method=cell.name or _title(cell, shared)) for cell, row in found]
     return Runs(runs=sorted(runs, key=_place), shared=shared)
+
+
+def collapsed(row: Row) -> bool:
+    """Whether the run ended in one class. A network that is left alone cannot collapse, whatever it predicts."""
+    return row["cell"]["method"] != "none" and bool((row.get("metrics") or {}).get("collapsed"))
 
 
 def shared_options(options: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

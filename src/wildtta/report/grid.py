@@ -10,7 +10,7 @@ from typing import Any
 from wildtta.bench import MULTI_DOMAIN, Row
 from wildtta.report.names import SHORT_CORRUPTIONS
 from wildtta.report.order import in_order
-from wildtta.report.runs import Run, grouped, runs_in, streams_of
+from wildtta.report.runs import Run, collapsed, grouped, runs_in, streams_of
 from wildtta.report.table import Better, Column, Number, Table, TableRow, with_best
 
 Value = Callable[[Run], float | None]
@@ -46,7 +46,7 @@ def _number(runs: Sequence[Run], value: Value) -> Number:
         std=statistics.stdev(numbers) if len(numbers) > 1 else None,
         seeds=len(numbers),
         keys=tuple(run.row["key"] for part in complete for run in part),
-        collapsed=len(whole) == 1 and any(run.row["metrics"].get("collapsed") for run in runs),
+        collapsed=len(whole) == 1 and any(collapsed(run.row) for run in runs),
     )
 
 
@@ -59,7 +59,7 @@ def _largest(runs: Sequence[Run], value: Value) -> Number:
         mean=max(values),
         seeds=len({run.cell.seed for run in runs}),
         keys=tuple(run.row["key"] for run in runs),
-        collapsed=any(run.row["metrics"].get("collapsed") for run in runs),
+        collapsed=any(collapsed(run.row) for run in runs),
     )
 
 
