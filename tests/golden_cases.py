@@ -232,7 +232,7 @@ def sar(folder: Folder, name: str, case: dict[str, Any]) -> Outcome:
     return run_stream(folder, case, adapter, check, steps).against(trace, steps, **settings)
 
 
-READINGS = {
+NORMALISATIONS = {
     "batch": "columns",
     "feature": "rows",
     "feature_center": "rows_centred",
@@ -253,7 +253,7 @@ def sar2_options(hyper: dict[str, Any]) -> dict[str, Any]:
         "bank_rate": hyper["lam"],
         "warmup": hyper["zeta"],
         "variance_floor": 0.0,
-        "reading": READINGS[hyper["norm"]],
+        "normalisation": NORMALISATIONS[hyper["norm"]],
         "perturbation": {"total": "joint", "per_term": "per_term"}[hyper["sam"]],
         "bank_refresh": hyper["bank_update"],
         "bank_features": hyper["bank_from"],
@@ -268,7 +268,7 @@ def sar2_options(hyper: dict[str, Any]) -> dict[str, Any]:
 @recipe("SAR2", "sar2")
 def sar2(folder: Folder, name: str, case: dict[str, Any]) -> Outcome:
     trace = folder.trace(name)
-    adapter = wildtta.adapt(folder.network(case["model"]), "sar2-paper", **sar2_options(case["hyper"]))
+    adapter = wildtta.adapt(folder.network(case["model"]), "sar2", **sar2_options(case["hyper"]))
     resets = np.flatnonzero(trace["x_reset"]) if "x_reset" in trace else np.array([], dtype=int)
 
     def check(step: int, model: wildtta.Adapter) -> list[str]:

@@ -10,7 +10,7 @@ import torch
 
 import wildtta
 from golden_cases import LN_C, Folder, Outcome, Trace, largest_difference, recipe, run_stream
-from wildtta.parts.destruction import permute_patches, permute_pixels
+from wildtta.methods.deyo import permute_patches, permute_pixels
 
 Check = Callable[[int, wildtta.Adapter], list[str]]
 

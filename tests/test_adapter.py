@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import wildtta
 from toy_networks import CLASSES, batches, build, flags, images, same_bits, snapshot
-from wildtta.methods import config_classes
+from wildtta.methods.registry import config_classes
 
 # -- names and options -----------------------------------------------------------------------------------------------------
 
@@ -61,15 +61,17 @@ def test_configs_are_frozen_keyword_only_documented_and_exported(name: str) -> N
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"lr": -1.0}, "lr must be a positive number"),
-        ({"sharpness": 0.0}, "sharpness must be a positive number or None"),
-        ({"momentum": 1.5}, "momentum must lie between"),
-        ({"reading": "diagonals"}, "reading must be one of columns, rows"),
-        ({"perturbation": "three"}, "perturbation must be one of joint, per_term"),
-        ({"steps": 0}, "steps must be at least 1"),
+        ({"lr": -1.0}, "lr must be a number above 0 or None"),
+        ({"sharpness": 0.0}, "sharpness must be a number above 0 or None"),
+        ({"momentum": 1.5}, r"momentum must be a number in \[0, 1\]"),
+        ({"normalisation": "diagonals"}, "normalisation must be 'auto' or 'columns' or 'rows'"),
+        ({"perturbation": "three"}, "perturbation must be 'joint' or 'per_term'"),
+        ({"steps": 0}, "steps must be a number at least 1"),
+        ({"recovery": None, "recovery_keep": 0.5}, "recovery_keep=0.5 has no effect while recovery=None"),
+        ({"sharpness": None, "perturbation": "per_term"}, "has no effect while sharpness=None"),
         ({"redundancy": None, "inequity": None}, "bank=True keeps centroids"),
         ({"entropy": 0, "redundancy": None, "inequity": None, "bank": False}, "nothing to minimise"),
-        ({"recovery": math.nan}, "recovery must be a positive number"),
+        ({"recovery": math.nan}, "recovery must be a number above 0"),
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(options: dict[str, Any], message: str) -> None:

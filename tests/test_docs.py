@@ -19,8 +19,9 @@ import wildtta
 import wildtta.cli
 from toy_networks import build, images
 from wildtta.bench import load_grid, parse_grid
-from wildtta.methods import config_classes, registry
-from wildtta.methods.table import PAGES, methods_page, options_page
+from wildtta.methods import registry
+from wildtta.methods.pages import PAGES, methods_page, options_page
+from wildtta.methods.registry import config_classes
 from wildtta.paper import experiments
 
 ROOT = Path(__file__).parent.parent

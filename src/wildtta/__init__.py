@@ -1,30 +1,79 @@
 """wildtta: test-time adaptation that does not collapse.
 
-    model = wildtta.adapt(network, "sar2")
+    model = wildtta.adapt(network)
     logits = model(images)
 
-Config classes (``wildtta.SAR2``, ``wildtta.Tent``, …) are attributes of the package.
+The config classes below are the methods; :func:`methods` lists their names. ``Method``, ``GradientMethod`` and the types
+after them are what an author of a method needs.
 """
-
-from __future__ import annotations
-
-from typing import Any
 
 from wildtta.adapt import adapt
 from wildtta.adapter import Adapter
-from wildtta.methods import Method, config_classes, methods, register
+from wildtta.methods.base import Method, answer_with
+from wildtta.methods.bn_adapt import BNAdapt
+from wildtta.methods.come import COME
+from wildtta.methods.cotta import CoTTA
+from wildtta.methods.dda.method import DDA
+from wildtta.methods.deyo import DeYO
+from wildtta.methods.eata import EATA, ETA
+from wildtta.methods.gradient import EntropyMethod, GradientMethod
+from wildtta.methods.lame import LAME
+from wildtta.methods.memo import MEMO
+from wildtta.methods.none import NoAdapt
+from wildtta.methods.options import option
+from wildtta.methods.rdumb import RDumb
+from wildtta.methods.recap import ReCAP
+from wildtta.methods.registry import methods, register
+from wildtta.methods.roid import ROID
+from wildtta.methods.rotta import RoTTA
+from wildtta.methods.sar import SAR
+from wildtta.methods.sar2.method import SAR2, SAR2Efficient
+from wildtta.methods.steady import Steady
+from wildtta.methods.tent import InfoMax, Tent
+from wildtta.methods.ttt.method import TTT
+from wildtta.methods.zerosiam import ZeroSiam
+from wildtta.step.engine import Engine
+from wildtta.step.loop import Gradient, Loss, Selection
+from wildtta.step.report import Answer, Output, StepReport
 
-__version__ = "0.1.0"
-__all__ = ["Adapter", "Method", "adapt", "methods", "register"]
-
-
-def __getattr__(name: str) -> Any:
-    """Config classes by their name, found in the registry."""
-    for cls in config_classes().values():
-        if cls.__name__ == name:
-            return cls
-    raise AttributeError(f"module 'wildtta' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *(cls.__name__ for cls in config_classes().values())])
+__version__ = "0.2.0.dev0"
+__all__ = [
+    "COME",
+    "DDA",
+    "EATA",
+    "ETA",
+    "LAME",
+    "MEMO",
+    "ROID",
+    "SAR",
+    "SAR2",
+    "TTT",
+    "Adapter",
+    "Answer",
+    "BNAdapt",
+    "CoTTA",
+    "DeYO",
+    "Engine",
+    "EntropyMethod",
+    "Gradient",
+    "GradientMethod",
+    "InfoMax",
+    "Loss",
+    "Method",
+    "NoAdapt",
+    "Output",
+    "RDumb",
+    "ReCAP",
+    "RoTTA",
+    "SAR2Efficient",
+    "Selection",
+    "Steady",
+    "StepReport",
+    "Tent",
+    "ZeroSiam",
+    "adapt",
+    "answer_with",
+    "methods",
+    "option",
+    "register",
+]

@@ -1,4 +1,4 @@
-"""The verb."""
+"""``wildtta.adapt``: make a network adapt itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wildtta.step.precision import PRECISIONS, Precision
 
 def adapt(
     model: nn.Module,
-    method: str | Method = "sar2",
+    method: str | Method = "steady",
     *,
     parameters: ParameterChoice = "auto",
     head: str | nn.Module = "auto",
@@ -26,13 +26,14 @@ def adapt(
     compile: bool = False,
     **options: Any,
 ) -> Adapter:
-    """Make ``model`` adapt itself to what it sees.
+    """Make ``model`` adapt to its inputs while it predicts.
 
     Args:
         model: a classifier: images in, logits out (or an object with ``.logits``). It is changed in place.
-        method: a name (:func:`wildtta.methods`) or a config such as ``wildtta.SAR2(inequity=None)``.
-        parameters: what may learn: ``"auto"`` (the method's choice among norm layers), a list of names, a regular
-            expression, or a function of (name, parameter).
+        method: a name (:func:`wildtta.methods`) or a config such as ``wildtta.SAR2(inequity=None)``; the default is
+            wildtta's own method.
+        parameters: what may learn: ``"auto"`` (the method's choice among norm layers), ``"norms"``, ``"norms below the
+            top"``, a list of names, a regular expression, or a function of (name, parameter).
         head: the linear layer that makes the logits, by name or as a module; ``"auto"`` finds it.
         batch_size: for the learning rate's rule; None takes the first batch's size.
         precision: None leaves the caller's settings alone; ``"fp32"``, ``"tf32"``, ``"bf16"``; ``"auto"``: the fastest.

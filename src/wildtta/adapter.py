@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from wildtta.methods.base import Method
+from wildtta.methods.base import Method, is_plain
 from wildtta.methods.gradient import GradientMethod
 from wildtta.methods.losses import entropy
 from wildtta.network import Network
@@ -48,10 +48,10 @@ class Cost:
 
 
 class Adapter(nn.Module):
-    """A network that keeps itself accurate: ``adapter(images)`` returns logits and learns from the batch.
+    """A network that adapts: ``adapter(images)`` returns logits and learns from the batch.
 
-    Made by :func:`wildtta.adapt`. The network is changed in place (only what learns, see ``repr``) and comes back bit for
-    bit with :meth:`unload`.
+    Made by :func:`wildtta.adapt`. The network is changed in place (only what learns, see ``repr``);
+    :meth:`unload` gives it back bit for bit.
     """
 
     network: nn.Module
@@ -114,7 +114,7 @@ class Adapter(nn.Module):
         self._check_in_use()
         self._validate(images)
         engine = self._engine
-        with torch.inference_mode(False), torch.enable_grad(), self._first_sight(images):
+        with torch.inference_mode(False), torch.enable_grad(), self._first_batch(images):
             images = images.detach()
             if images.is_inference():
                 images = images.clone()
@@ -128,8 +128,8 @@ class Adapter(nn.Module):
         return without_graph(answer.output.raw)
 
     @contextlib.contextmanager
-    def _first_sight(self, images: Tensor) -> Iterator[None]:
-        """The first batch tells batch size and image shape; one that fails tells nothing, a paused one no batch size."""
+    def _first_batch(self, images: Tensor) -> Iterator[None]:
+        """The first batch sets batch size and image shape; one that fails sets nothing, a paused one no batch size."""
         engine = self._engine
         before = engine.batch_size, engine.image_shape
         if engine.batch_size is None and not self._paused:
@@ -166,7 +166,7 @@ class Adapter(nn.Module):
         return self.method.step(engine, images)
 
     def _answer_without(self, images: Tensor, finite: Tensor) -> Answer:
-        """Where samples see each other one that is not finite would spoil all others: it is left out, its row is NaN."""
+        """Where samples see each other, one that is not finite would spoil all others: it is left out, its row is NaN."""
         engine = self._engine
         kept = finite.nonzero().squeeze(1)
         source = images[kept] if len(kept) else torch.zeros_like(images[:1])
@@ -231,6 +231,12 @@ class Adapter(nn.Module):
     # -- what a caller can ask -------------------------------------------------------------------------------------------
 
     @property
+    def resolved(self) -> dict[str, Any]:
+        """The method's options with the values in force on this network: learning rate, warm-up, normalisation …"""
+        self._check_in_use()
+        return self.method.resolved(self._facts, self._engine.batch_size or 64)
+
+    @property
     def last(self) -> StepReport:
         """What happened in the last call. Tensors: reading one is what synchronises."""
         if self._last is None:
@@ -265,7 +271,7 @@ class Adapter(nn.Module):
             self._paused = before
 
     def reset(self) -> None:
-        """Everything as on the first day: parameters, momentum, bank, averages, counters."""
+        """Back to the initial state: parameters, momentum, bank, averages, counters."""
         self._check_in_use()
         with torch.inference_mode(False):
             self._engine.reset()
@@ -314,19 +320,19 @@ class Adapter(nn.Module):
         engine = self._engine
         facts = {
             "method": self.method.name,
-            "options": {name: value for name, value in self.method.options().items() if _is_plain(value)},
+            "options": {name: value for name, value in self.method.options().items() if is_plain(value)},
             "network": self._fingerprint,
             "batch_size": engine.batch_size,
             "share": None if engine.share is None else engine.share.hex(),
             "host_steps": engine.host_steps,
-            "known_bank_rows": engine.known_bank_rows,
+            "gate_open": engine.gate_open,
             "image_shape": engine.image_shape,
             "precision": engine.precision,
         }
         write_state(path, self.online_state(), facts)
 
     def load(self, path: str | Path) -> None:
-        """Go on where :meth:`save` left off; a state of another method, network or format is refused with the reason."""
+        """Continue where :meth:`save` left off; a state of another method, network or format is refused with the reason."""
         self._check_in_use()
         with torch.inference_mode(False):
             self._resume(path)
@@ -347,11 +353,11 @@ class Adapter(nn.Module):
         if set(tensors) != set(present) or any(tensors[name].shape != present[name].shape for name in present):
             odd = sorted(set(tensors) ^ set(present)) or [n for n in present if tensors[n].shape != present[n].shape]
             raise ValueError(f"{path} does not fit this adapter's options: {', '.join(odd[:4])} differ")
-        mine = {name: value for name, value in self.method.options().items() if _is_plain(value)}
+        mine = {name: value for name, value in self.method.options().items() if is_plain(value)}
         changed = [name for name, value in mine.items() if facts["options"].get(name) != value]
         if changed:
             warnings.warn(
-                f"{path} was saved with other values of {', '.join(changed)}; going on with this adapter's",
+                f"{path} was saved with other values of {', '.join(changed)}; this adapter's are used",
                 stacklevel=3,
             )
         if engine.learns:
@@ -363,7 +369,7 @@ class Adapter(nn.Module):
             engine.precision, self._precision_open = facts["precision"], False
         engine.batch_size = facts["batch_size"]
         engine.share = None if facts["share"] is None else float.fromhex(facts["share"])
-        engine.host_steps, engine.known_bank_rows = facts["host_steps"], facts["known_bank_rows"]
+        engine.host_steps, engine.gate_open = facts["host_steps"], facts["gate_open"]
 
     # -- nn.Module's verbs ---------------------------------------------------------------------------------------------------
 
@@ -413,7 +419,3 @@ def refuse_half_precision(network: nn.Module) -> None:
     halves = [name for name, parameter in network.named_parameters() if parameter.dtype == torch.float16]
     if halves:
         raise TypeError(_HALF_ADVICE.format(f"{len(halves)} parameters are float16 (for instance {halves[0]})"))
-
-
-def _is_plain(value: Any) -> bool:
-    return value is None or isinstance(value, bool | int | float | str)

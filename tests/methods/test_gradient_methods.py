@@ -16,12 +16,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import wildtta
 from toy_networks import KINDS, batches, build, images
+from wildtta.methods.deyo import destroyer, occlude, permute_patches, permute_pixels
+from wildtta.methods.losses import opinion_entropy
+from wildtta.methods.recap import Moments, Region
+from wildtta.methods.roid import smoothed_prior, soft_likelihood_ratio, stretched
+from wildtta.methods.source_images import in_batches
 from wildtta.methods.zerosiam import symmetric_divergence
-from wildtta.parts.destruction import destroyer, occlude, permute_patches, permute_pixels
-from wildtta.parts.likelihood import smoothed_prior, soft_likelihood_ratio, stretched
-from wildtta.parts.opinions import opinion_entropy
-from wildtta.parts.regions import Moments, Region
-from wildtta.parts.source_images import in_batches
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 NAMES = ("come", "zerosiam", "eta", "eata", "rdumb", "deyo", "recap", "roid")

@@ -14,9 +14,16 @@ from hypothesis.extra import numpy as arrays
 from torch import Tensor
 
 from conftest import GOLDEN
-from wildtta.methods.losses import diversity, entropy, masked_mean, smoothed_entropy
+from wildtta.methods.losses import entropy, masked_mean
 from wildtta.methods.sar2 import bank
-from wildtta.methods.sar2.redundancy import READINGS, inequity, normalise_rows, redundancy, redundancy_from_moments
+from wildtta.methods.sar2.redundancy import (
+    NORMALISATIONS,
+    inequity,
+    normalise_rows,
+    redundancy,
+    redundancy_from_moments,
+)
+from wildtta.methods.tent import smoothed_entropy
 
 RECORDED = json.loads((GOLDEN / "ri_values.json").read_text())["values"]
 RECORDED_NAME = {
@@ -32,26 +39,26 @@ def _matrices() -> dict[str, Tensor]:
         return {name: torch.from_numpy(value).double() for name, value in file.items()}
 
 
-def _from_moments(rows: Tensor, reading: str, floor: float = 0.0) -> Tensor:
-    normalised = normalise_rows(rows, reading)
+def _from_moments(rows: Tensor, normalisation: str, floor: float = 0.0) -> Tensor:
+    normalised = normalise_rows(rows, normalisation)
     return redundancy_from_moments(
-        len(rows), normalised.sum(0), normalised.T @ normalised, reading=reading, variance_floor=floor
+        len(rows), normalised.sum(0), normalised.T @ normalised, normalisation=normalisation, variance_floor=floor
     )
 
 
-FORMS = {"direct": lambda rows, reading: redundancy(rows, reading=reading), "moments": _from_moments}
+FORMS = {"direct": lambda rows, normalisation: redundancy(rows, normalisation=normalisation), "moments": _from_moments}
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("reading", READINGS)
+@pytest.mark.parametrize("normalisation", NORMALISATIONS)
 @pytest.mark.parametrize("matrix", RECORDED)
-def test_redundancy_equals_recorded_value_and_gradient_norm(matrix: str, reading: str, form: str) -> None:
+def test_redundancy_equals_recorded_value_and_gradient_norm(matrix: str, normalisation: str, form: str) -> None:
     rows = _matrices()[matrix].requires_grad_()
-    value = FORMS[form](rows, reading)
-    name = RECORDED_NAME[reading]
+    value = FORMS[form](rows, normalisation)
+    name = RECORDED_NAME[normalisation]
     assert value.item() == pytest.approx(RECORDED[matrix][name], rel=1e-10, abs=1e-12)
     # The recorded gradient of the constant column is rounding noise; ours is 0 there (its own test is below).
-    constant_column = matrix == "zero_and_const_dims" and reading == "columns"
+    constant_column = matrix == "zero_and_const_dims" and normalisation == "columns"
     if f"gradnorm_{name}" in RECORDED[matrix] and not constant_column:
         (gradient,) = torch.autograd.grad(value, rows)
         assert gradient.norm().item() == pytest.approx(RECORDED[matrix][f"gradnorm_{name}"], rel=1e-8, abs=1e-9)
@@ -75,7 +82,7 @@ def test_entropies_equal_the_recorded_functions() -> None:
     torch.testing.assert_close(values.detach(), recorded["softmax_entropy"], rtol=1e-12, atol=1e-12)
     (gradient,) = torch.autograd.grad(values.sum(), logits)
     torch.testing.assert_close(gradient, recorded["grad_softmax_entropy"], rtol=1e-10, atol=1e-12)
-    loss = smoothed_entropy(logits).mean() - diversity(logits)
+    loss = smoothed_entropy(logits.softmax(-1)).mean() - smoothed_entropy(logits.softmax(-1).mean(0))
     assert loss.item() == pytest.approx(recorded["shot_im_loss"].item(), rel=1e-12)
     (gradient,) = torch.autograd.grad(loss, logits)
     torch.testing.assert_close(gradient, recorded["grad_shot_im_loss"], rtol=1e-10, atol=1e-12)
@@ -130,12 +137,12 @@ def _check_against_differences(function, rows: Tensor) -> None:
 
 
 @pytest.mark.parametrize("floor", [0.0, 0.1, 2.0])
-@pytest.mark.parametrize("reading", READINGS)
+@pytest.mark.parametrize("normalisation", NORMALISATIONS)
 @pytest.mark.parametrize("shape", [(12, 5), (4, 7)])
-def test_redundancy_gradients_equal_finite_differences(shape: tuple[int, int], reading: str, floor: float) -> None:
+def test_redundancy_gradients_equal_finite_differences(shape: tuple[int, int], normalisation: str, floor: float) -> None:
     rows = _correlated(*shape, seed=3)
-    _check_against_differences(lambda z: redundancy(z, reading=reading, variance_floor=floor), rows)
-    _check_against_differences(lambda z: _from_moments(z, reading, floor), rows)
+    _check_against_differences(lambda z: redundancy(z, normalisation=normalisation, variance_floor=floor), rows)
+    _check_against_differences(lambda z: _from_moments(z, normalisation, floor), rows)
 
 
 def test_inequity_gradients_equal_finite_differences() -> None:
@@ -154,20 +161,21 @@ def test_dead_columns_contribute_nothing_and_have_no_gradient() -> None:
         assert (gradient[:, 6:] == 0).all()
 
 
-@pytest.mark.parametrize("reading", READINGS)
-def test_variance_floor_replaces_small_variances_and_leaves_large_ones(reading: str) -> None:
+@pytest.mark.parametrize("normalisation", NORMALISATIONS)
+def test_variance_floor_replaces_small_variances_and_leaves_large_ones(normalisation: str) -> None:
     rows = _correlated(40, 6, seed=6)
     rows[:, 0] *= 1e-3
-    plain, floored = redundancy(rows, reading=reading), redundancy(rows, reading=reading, variance_floor=0.2)
-    if reading in ("rows", "rows_centred"):
+    plain = redundancy(rows, normalisation=normalisation)
+    floored = redundancy(rows, normalisation=normalisation, variance_floor=0.2)
+    if normalisation in ("rows", "rows_centred"):
         assert floored.item() == plain.item()
         return
-    normalised = normalise_rows(rows, reading)
+    normalised = normalise_rows(rows, normalisation)
     centred = normalised - normalised.mean(0)
     variance = centred.square().mean(0)
     expected_variance = torch.maximum(variance, 0.2 * variance.mean())
     assert (expected_variance > variance).any()
-    standard = (centred if reading == "columns" else normalised) / expected_variance.sqrt()
+    standard = (centred if normalisation == "columns" else normalised) / expected_variance.sqrt()
     correlation = standard.T @ standard / len(rows)
     expected = (correlation.square().sum() - correlation.diagonal().square().sum()) / 5
     assert floored.item() == pytest.approx(expected.item(), rel=1e-10)
@@ -188,11 +196,11 @@ def test_redundancy_lies_between_0_and_d(values: np.ndarray) -> None:
 
 
 @given(matrices, st.sampled_from(["rows", "rows_centred", "rows_then_columns"]))
-def test_other_readings_are_finite_and_not_negative(values: np.ndarray, reading: str) -> None:
-    value = redundancy(torch.from_numpy(values), reading=reading).item()
+def test_other_normalisations_are_finite_and_not_negative(values: np.ndarray, normalisation: str) -> None:
+    value = redundancy(torch.from_numpy(values), normalisation=normalisation).item()
     assert math.isfinite(value)
     assert value >= -1e-6 * max(1.0, float(np.abs(values).max()) ** 4)
-    if reading == "rows":
+    if normalisation == "rows":
         width = values.shape[1]
         assert value <= width**2 / (width - 1) * (1 + 1e-6)
 
@@ -241,8 +249,8 @@ def _reference_bank(rows: dict[int, Tensor], features: Tensor, labels: Tensor, r
         rows[label] = centroid if label not in rows else (1 - rate) * rows[label] + rate * centroid
 
 
-@pytest.mark.parametrize(("reading", "far"), [("columns", 0.0), *((reading, 20.0) for reading in READINGS)])
-def test_sums_of_the_bank_stay_equal_to_the_direct_form_over_thousands_of_updates(reading: str, far: float) -> None:
+@pytest.mark.parametrize(("normalisation", "far"), [("columns", 0.0), *((rule, 20.0) for rule in NORMALISATIONS)])
+def test_sums_of_the_bank_stay_equal_to_the_direct_form_over_thousands_of_updates(normalisation: str, far: float) -> None:
     """Features whose mean is 20 deviations away are where sums in float32 would lose their digits."""
     classes, width, batch, steps = 40, 12, 8, 2000
     state = bank.empty_bank(classes, width, dtype=torch.float32, device=torch.device("cpu"))
@@ -258,17 +266,17 @@ def test_sums_of_the_bank_stay_equal_to_the_direct_form_over_thousands_of_update
             for label in labels.unique().tolist():
                 stored[label] = features[labels == label].double().mean(0)
             direct_rows = torch.stack([stored[label] for label in sorted(stored)])
-            sums = bank.moments(state, live, reading)
+            sums = bank.moments(state, live, normalisation)
             assert int(sums.count) == len(stored)
-            direct = redundancy(direct_rows, reading=reading).item()
-            assert sums.redundancy(reading, 0.0).item() == pytest.approx(direct, rel=1e-5)
+            direct = redundancy(direct_rows, normalisation=normalisation).item()
+            assert sums.redundancy(normalisation, 0.0).item() == pytest.approx(direct, rel=1e-5)
             torch.testing.assert_close(sums.mean(), direct_rows.mean(0), rtol=1e-5, atol=1e-5)
-        bank.refresh(state, live, rate=0.9, reading=reading, allowed=allowed)
+        bank.refresh(state, live, normalisation, rate=0.9, allowed=allowed)
         _reference_bank(reference, features, labels, 0.9)
     for label, row in reference.items():
         torch.testing.assert_close(state["bank_rows"][label].double(), row, rtol=1e-5, atol=1e-5)
     before = state["bank_outer"].clone()
-    bank.resum(state, reading)
+    bank.resum(state, normalisation)
     torch.testing.assert_close(state["bank_outer"], before, rtol=1e-9, atol=1e-7)
 
 
@@ -278,7 +286,7 @@ def test_gradient_through_the_banks_sums_equals_the_direct_one() -> None:
     stored: dict[int, Tensor] = {}
     for features, labels in _updates(5, classes, width, 6, torch.full((width,), 3.0), seed=2):
         live = bank.live_centroids(features.double(), labels, None, classes)
-        bank.refresh(state, live, rate=0.9, reading="columns", allowed=torch.tensor(True))
+        bank.refresh(state, live, "columns", rate=0.9, allowed=torch.tensor(True))
         _reference_bank(stored, features, labels, 0.9)
     features, labels = next(iter(_updates(1, classes, width, 6, torch.full((width,), 3.0), seed=9)))
     ours = features.double().requires_grad_()
@@ -296,13 +304,13 @@ def test_bank_inserts_a_first_sight_and_mixes_afterwards() -> None:
     labels = torch.tensor([1, 1, 2])
     first = torch.tensor([[1.0, 3.0], [3.0, 5.0], [7.0, 7.0]], dtype=torch.float64)
     yes = torch.tensor(True)
-    bank.refresh(state, bank.live_centroids(first, labels, None, 3), rate=0.9, reading="columns", allowed=yes)
+    bank.refresh(state, bank.live_centroids(first, labels, None, 3), "columns", rate=0.9, allowed=yes)
     assert state["bank_rows"][1].tolist() == [2.0, 4.0]
     assert state["bank_rows"][2].tolist() == [7.0, 7.0]
     assert state["bank_filled"].tolist() == [False, True, True, False]
     second = torch.tensor([[12.0, 14.0]], dtype=torch.float64)
     live = bank.live_centroids(second, torch.tensor([1]), None, 3)
-    bank.refresh(state, live, rate=0.9, reading="columns", allowed=yes)
+    bank.refresh(state, live, "columns", rate=0.9, allowed=yes)
     assert state["bank_rows"][1].tolist() == pytest.approx([0.1 * 2 + 0.9 * 12, 0.1 * 4 + 0.9 * 14])
     assert int(state["bank_count"]) == 2
 
@@ -310,10 +318,10 @@ def test_bank_inserts_a_first_sight_and_mixes_afterwards() -> None:
 def test_bank_does_not_change_where_it_may_not() -> None:
     state = bank.empty_bank(3, 2, dtype=torch.float32, device=torch.device("cpu"))
     live = bank.live_centroids(torch.randn(4, 2).double(), torch.tensor([0, 1, 1, 2]), None, 3)
-    bank.refresh(state, live, rate=0.9, reading="columns", allowed=torch.tensor(True))
+    bank.refresh(state, live, "columns", rate=0.9, allowed=torch.tensor(True))
     before = {name: value.clone() for name, value in state.items()}
     poison = bank.live_centroids(torch.full((4, 2), math.nan).double(), torch.tensor([0, 1, 1, 2]), None, 3)
-    bank.refresh(state, poison, rate=0.9, reading="columns", allowed=torch.tensor(False))
+    bank.refresh(state, poison, "columns", rate=0.9, allowed=torch.tensor(False))
     for name, value in state.items():
         assert torch.equal(value, before[name]), name
 
@@ -324,5 +332,5 @@ def test_masked_samples_form_no_centroid() -> None:
     assert live.first.tolist() == [True, False, False]
     assert live.rows[0].item() == 1.0
     state = bank.empty_bank(2, 1, dtype=torch.float64, device=torch.device("cpu"))
-    bank.refresh(state, live, rate=0.9, reading="columns", allowed=torch.tensor(True))
+    bank.refresh(state, live, "columns", rate=0.9, allowed=torch.tensor(True))
     assert state["bank_filled"].tolist() == [True, False, False]

@@ -17,7 +17,7 @@ import torch
 
 import wildtta
 from toy_networks import CLASSES, KINDS, batches, build, flags, images, same_bits, snapshot
-from wildtta.methods import config_classes
+from wildtta.methods.registry import config_classes
 
 # What a method asks for that a network lacks: the words its refusal must hold.
 UNDEFINED: dict[tuple[str, str], str] = {

@@ -17,17 +17,16 @@ from torch.nn import functional as F
 import wildtta
 from toy_networks import CLASSES, batches, build, images, same_bits, snapshot
 from wildtta.data import ArrayImages, InputProtocol
-from wildtta.methods import config_classes
-from wildtta.methods.cotta import consistency
+from wildtta.methods import augmix
+from wildtta.methods.lame import affinities, agreeing_log_probabilities
+from wildtta.methods.losses import cross_entropy, symmetric_cross_entropy
 from wildtta.methods.memo import marginal_entropy
+from wildtta.methods.registry import config_classes
+from wildtta.methods.rotta import BalancedMemory, timeliness_weights
+from wildtta.methods.ttt.rotation import load_branch, rotate, rotation_branch, save_branch
+from wildtta.methods.views import jitter, pixel_scale
 from wildtta.network.stages import middle_stage, parameters_up_to, run_to
 from wildtta.network.statistics import NormStatistics
-from wildtta.parts import augmix
-from wildtta.parts.balanced_memory import BalancedMemory, timeliness_weights
-from wildtta.parts.jitter import jitter
-from wildtta.parts.laplacian import affinities, agreeing_log_probabilities
-from wildtta.parts.pixels import pixel_scale
-from wildtta.parts.rotation import load_branch, rotate, rotation_branch, save_branch
 from wildtta.randomness import next_generator, no_draws_yet
 from wildtta.step.optimizers import FlatOptimizer
 from wildtta.training.rotation import BranchPlan, rotation_accuracy, train_branch
@@ -430,9 +429,9 @@ def test_ttts_episodes_start_at_the_source_with_new_draws() -> None:
 def test_consistency_by_hand() -> None:
     a, b = (torch.randn(3, 4, generator=generator(seed), dtype=torch.float64) for seed in (0, 1))
     p, q = a.softmax(-1).numpy(), b.softmax(-1).numpy()
-    np.testing.assert_allclose(consistency(a, b, symmetric=False).numpy(), -(q * np.log(p)).sum(1))
+    np.testing.assert_allclose(cross_entropy(b, a).numpy(), -(q * np.log(p)).sum(1))
     both = -(q * np.log(p)).sum(1) / 2 - (p * np.log(q)).sum(1) / 2
-    np.testing.assert_allclose(consistency(a, b, symmetric=True).numpy(), both)
+    np.testing.assert_allclose(symmetric_cross_entropy(a, b).numpy(), both)
 
 
 def test_cotta_averages_views_only_where_the_source_is_unsure() -> None:
@@ -502,7 +501,7 @@ class KnowsOneImage(nn.Module):
 
 def test_guided_diffusion_brings_images_home_and_keeps_their_structure() -> None:
     diffusers = pytest.importorskip("diffusers")
-    from wildtta.parts.diffusion import DiffusionModel, guided_images, low_pass
+    from wildtta.methods.dda.diffusion import DiffusionModel, guided_images, low_pass
 
     home = 0.5 * torch.sin(torch.linspace(0, 9, 16)).expand(1, 3, 16, 16).contiguous()
     scheduler = diffusers.DDPMScheduler()

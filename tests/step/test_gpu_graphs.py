@@ -61,7 +61,7 @@ def trajectory(network: nn.Module, method: str, images: list[Tensor], graphs: bo
     return torch.stack([answer.cpu() for answer in answers])
 
 
-@pytest.mark.parametrize("method", ["tent", "sar", "sar2", "sar2-efficient", "sar2-single"])
+@pytest.mark.parametrize("method", ["tent", "sar", "sar2", "sar2-efficient", "steady"])
 @pytest.mark.parametrize("batch", [1, 32])
 def test_recorded_steps_equal_eager_ones(method: str, batch: int) -> None:
     # In float64: in float32 the order of atomic additions alone drives two eager runs apart.

@@ -24,8 +24,8 @@ def methods(
 ) -> None:
     """List the methods, or one with its options."""
     with one_line_errors():
+        from wildtta.methods.pages import PAGES
         from wildtta.methods.registry import config_classes, get_method
-        from wildtta.methods.table import PAGES
 
         if markdown is not None:
             if markdown not in PAGES:
@@ -45,7 +45,7 @@ def _print_all(known: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from wildtta.methods.table import COLUMNS
+    from wildtta.methods.pages import COLUMNS
 
     console = Console(width=None if sys.stdout.isatty() else 200)
     shown = list(COLUMNS) if console.width >= _WIDE else list(_ON_A_NARROW_TERMINAL)

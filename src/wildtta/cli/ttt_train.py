@@ -38,7 +38,7 @@ def ttt_train(
     from wildtta.bench.cell import Cell
     from wildtta.bench.models import build_model
     from wildtta.data import input_protocol
-    from wildtta.parts.rotation import save_branch
+    from wildtta.methods.ttt.rotation import save_branch
     from wildtta.training.batches import source_images
     from wildtta.training.rotation import BranchPlan, train_branch
 

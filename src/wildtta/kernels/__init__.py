@@ -1,1 +1,5 @@
-"""Triton kernels for norm layers and attention, and when they run."""
+"""Triton kernels for GroupNorm, LayerNorm and attention; :class:`FastPasses` decides when they run."""
+
+from wildtta.kernels.passes import FastPasses
+
+__all__ = ["FastPasses"]

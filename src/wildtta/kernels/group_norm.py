@@ -1,29 +1,38 @@
-"""The kernels of :mod:`wildtta.kernels.group_norm_kernels` as a function with gradients: ``group_norm(x, …)``.
+"""GroupNorm, with a ReLU where one follows, as one Triton kernel forward and one backward.
 
-Importing this module needs Triton; :mod:`wildtta.kernels.fused_norms` does so when a network runs on CUDA.
+With μ, σ over a sample's group of n = (C/G)·H·W values, x̂ = (x − μ)/σ and y = γ_c x̂ + β_c; z is y, or max(y, 0)::
+
+    forward   z(x), μ and 1/σ kept
+    backward  dy = dz · [y > 0],  ∂β_c = Σ dy,  ∂γ_c = Σ dy·x̂
+              dx = (γ_c dy − mean(γ dy) − x̂ · mean(γ dy·x̂)) / σ
+
+A group of a contiguous NCHW tensor is one stretch of memory, so one program per (sample, group) has all it needs. Where
+the group fits into the registers of a program, x is read once and z written once, and backward reads x and dz once and
+writes dx: the least that can be. torch's own layers read and write about twice as much. y is not kept: its sign is
+computed again from x.
 """
 
 from __future__ import annotations
 
-import contextlib
-import warnings
-from typing import Any, NamedTuple, cast
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 import triton
+import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from wildtta.kernels.group_norm_kernels import backward_kernel, forward_kernel
+from wildtta.kernels.norm import DTYPES, Norm, load
+from wildtta.kernels.operation import jit, on_device_of
 
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MOST_VALUES = 1 << 17
 """Larger groups are left to torch: there are too few of them to fill a GPU with one program each."""
 MOST_SIZES = 64
 """Each size of group is compiled once (ResNet-50 has 12); a stream that always brings new ones is left to torch."""
 FORWARD_TILE, FORWARD_VALUES = 32768, 16
-"""Most values of a group that a program keeps at once, and how many of them are meant for a thread: up to 32 of its registers."""
+"""Most values of a group that a program keeps at once, and how many of them are meant for a thread: up to 32 registers."""
 BACKWARD_TILE, BACKWARD_VALUES = 16384, 8
 """As above, for each of two tensors."""
 MOST_WARPS = 32
@@ -31,31 +40,204 @@ FUSE_PRODUCTS = False
 """Whether a·b + c may be rounded once: without it y, and so the ReLU's mask, is the same number forward and backward."""
 
 _sizes_seen: set[tuple[int, int]] = set()
-_failed = False
 
 
-class Cut(NamedTuple):
-    """How a group is worked on: the tile, whether it holds the whole group, and the warps that share it."""
-
-    rows: int
-    columns: int
-    whole: bool
-    warps: int
+# -- kernels -------------------------------------------------------------------------------------------------------------
+# Sizes are compile-time constants: a compiler that knows H·W can tell which addresses are aligned, and loads four at once.
+# A group is seen as [channels, pixels] and worked on tile by tile; ``WHOLE`` says that one tile holds all of it.
+# Triton reads the annotations: of what is not constant they say ``tl.tensor``, pointers and numbers too.
 
 
-def cut_for(channels: int, pixels: int, tile: int, values_per_thread: int) -> Cut:
-    """Tiles of at most ``tile`` values, a power of 2 each way (as Triton wants them)."""
-    columns = min(triton.next_power_of_2(pixels), tile)
-    rows = min(triton.next_power_of_2(channels), tile // columns)
-    warps = min(max(1, rows * columns // (32 * values_per_thread)), MOST_WARPS)
-    return Cut(rows, columns, rows >= channels and columns >= pixels, warps)
+@jit
+def _tile(
+    channels: tl.tensor, column: tl.tensor, CHANNELS: tl.constexpr, PIXELS: tl.constexpr, COLUMNS: tl.constexpr
+) -> Any:
+    """Offsets within the group [rows, columns] of pixels from ``column`` on, and which of these exist."""
+    pixels = column + tl.arange(0, COLUMNS)[None, :]
+    return channels * PIXELS + pixels, (channels < CHANNELS) & (pixels < PIXELS)
+
+
+@jit
+def _parameters(gammas: tl.tensor, betas: tl.tensor, row: tl.tensor, CHANNELS: tl.constexpr, ROWS: tl.constexpr) -> Any:
+    """Channels from ``row`` on [rows, 1], with their γ and β."""
+    channels = row + tl.arange(0, ROWS)[:, None]
+    return channels, load(gammas, channels, channels < CHANNELS), load(betas, channels, channels < CHANNELS)
+
+
+@jit
+def _total(tile: tl.tensor) -> Any:
+    return tl.sum(tl.sum(tile, axis=1), axis=0)
+
+
+@jit
+def _moments(x: tl.tensor, exists: tl.tensor, count: tl.tensor) -> Any:
+    """Mean and Σ(x − mean)² of the values that exist: differences first, so that a large mean costs no digits."""
+    mean = _total(x) / count
+    difference = tl.where(exists, x - mean, 0.0)
+    return mean, _total(difference * difference)
+
+
+@jit
+def _affine(x: tl.tensor, mean: tl.tensor, rstd: tl.tensor, gamma: tl.tensor, beta: tl.tensor) -> Any:
+    """x̂ and y; one function for both directions, so that both see the same sign of y."""
+    normal = (x - mean) * rstd
+    return normal, normal * gamma + beta
+
+
+@jit
+def _rectified(y: tl.tensor, RELU: tl.constexpr) -> Any:
+    if RELU:
+        y = tl.where(y < 0.0, 0.0, y)  # as torch's: what is not a number stays none
+    return y
+
+
+@jit
+def forward_kernel(
+    x: tl.tensor,
+    z: tl.tensor,
+    gammas: tl.tensor,
+    betas: tl.tensor,
+    means: tl.tensor,
+    rstds: tl.tensor,
+    eps: tl.tensor,
+    groups: tl.tensor,
+    CHANNELS: tl.constexpr, PIXELS: tl.constexpr,  # of a group
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr,  # of a tile
+    RELU: tl.constexpr,
+) -> None:
+    program = tl.program_id(0)
+    start, first = program.to(tl.int64) * (CHANNELS * PIXELS), (program % groups) * CHANNELS
+    x, z, gammas, betas = x + start, z + start, gammas + first, betas + first
+    if WHOLE:
+        channels, gamma, beta = _parameters(gammas, betas, 0, CHANNELS, ROWS)
+        offsets, exists = _tile(channels, 0, CHANNELS, PIXELS, COLUMNS)
+        values = load(x, offsets, exists)
+        mean, squares = _moments(values, exists, CHANNELS * PIXELS)
+        rstd = 1.0 / tl.sqrt(squares / (CHANNELS * PIXELS) + eps)
+        _, y = _affine(values, mean, rstd, gamma, beta)
+        tl.store(z + offsets, _rectified(y, RELU), mask=exists)
+    else:
+        mean, squares, seen = 0.0, 0.0, 0.0
+        for row in range(0, CHANNELS, ROWS):
+            channels = row + tl.arange(0, ROWS)[:, None]
+            for column in range(0, PIXELS, COLUMNS):
+                offsets, exists = _tile(channels, column, CHANNELS, PIXELS, COLUMNS)
+                # Chan's rule: the moments of two sets from the moments of each.
+                count = _total(exists.to(tl.float32))
+                tile_mean, tile_squares = _moments(load(x, offsets, exists), exists, count)
+                apart, share = tile_mean - mean, count / (seen + count)
+                mean += apart * share
+                squares += tile_squares + apart * apart * seen * share
+                seen += count
+        rstd = 1.0 / tl.sqrt(squares / (CHANNELS * PIXELS) + eps)
+        for row in range(0, CHANNELS, ROWS):
+            channels, gamma, beta = _parameters(gammas, betas, row, CHANNELS, ROWS)
+            for column in range(0, PIXELS, COLUMNS):
+                offsets, exists = _tile(channels, column, CHANNELS, PIXELS, COLUMNS)
+                _, y = _affine(load(x, offsets, exists), mean, rstd, gamma, beta)
+                tl.store(z + offsets, _rectified(y, RELU), mask=exists)
+    tl.store(means + program, mean)
+    tl.store(rstds + program, rstd)
+
+
+@jit
+def _incoming(
+    dz: tl.tensor, x: tl.tensor, offsets: tl.tensor, exists: tl.tensor,
+    mean: tl.tensor, rstd: tl.tensor, gamma: tl.tensor, beta: tl.tensor,
+    RELU: tl.constexpr,
+) -> Any:
+    """x̂ and dy of a tile, 0 where nothing exists."""
+    normal, y = _affine(load(x, offsets, exists), mean, rstd, gamma, beta)
+    dy = load(dz, offsets, exists)
+    if RELU:
+        dy = tl.where(y <= 0.0, 0.0, dy)
+    return normal, dy
+
+
+@jit
+def _channel_sums(normal: tl.tensor, dy: tl.tensor) -> Any:
+    """Σ dy·x̂ and Σ dy of each channel [rows, 1]. (dy is 0 where nothing exists, so its product is.)"""
+    return tl.sum(dy * normal, axis=1)[:, None], tl.sum(dy, axis=1)[:, None]
+
+
+@jit
+def _store_sums(
+    dgammas: tl.tensor, dbetas: tl.tensor, channels: tl.tensor, dgamma: tl.tensor, dbeta: tl.tensor,
+    CHANNELS: tl.constexpr, WANTED: tl.constexpr,
+) -> None:
+    if WANTED:
+        tl.store(dgammas + channels, dgamma, mask=channels < CHANNELS)
+        tl.store(dbetas + channels, dbeta, mask=channels < CHANNELS)
+
+
+@jit
+def _means(gamma: tl.tensor, dgamma: tl.tensor, dbeta: tl.tensor, COUNT: tl.constexpr) -> Any:
+    """mean(γ dy·x̂) and mean(γ dy)."""
+    return _total(gamma * dgamma) / COUNT, _total(gamma * dbeta) / COUNT
+
+
+@jit
+def backward_kernel(
+    dz: tl.tensor,
+    x: tl.tensor,
+    gammas: tl.tensor,
+    betas: tl.tensor,
+    means: tl.tensor,
+    rstds: tl.tensor,
+    dx: tl.tensor,
+    dgammas: tl.tensor,
+    dbetas: tl.tensor,
+    groups: tl.tensor,
+    CHANNELS: tl.constexpr, PIXELS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr,
+    RELU: tl.constexpr, WANTS_INPUT: tl.constexpr, WANTS_PARAMETERS: tl.constexpr,
+) -> None:
+    program = tl.program_id(0)
+    start, first = program.to(tl.int64) * (CHANNELS * PIXELS), (program % groups) * CHANNELS
+    x, dz, dx, gammas, betas = x + start, dz + start, dx + start, gammas + first, betas + first
+    dgammas, dbetas = dgammas + program * CHANNELS, dbetas + program * CHANNELS
+    mean, rstd = tl.load(means + program), tl.load(rstds + program)
+    if WHOLE:
+        channels, gamma, beta = _parameters(gammas, betas, 0, CHANNELS, ROWS)
+        offsets, exists = _tile(channels, 0, CHANNELS, PIXELS, COLUMNS)
+        normal, dy = _incoming(dz, x, offsets, exists, mean, rstd, gamma, beta, RELU)
+        dgamma, dbeta = _channel_sums(normal, dy)
+        _store_sums(dgammas, dbetas, channels, dgamma, dbeta, CHANNELS, WANTS_PARAMETERS)
+        along, level = _means(gamma, dgamma, dbeta, CHANNELS * PIXELS)
+        if WANTS_INPUT:
+            tl.store(dx + offsets, (gamma * dy - level - normal * along) * rstd, mask=exists)
+    else:
+        along, level = 0.0, 0.0
+        for row in range(0, CHANNELS, ROWS):
+            channels, gamma, beta = _parameters(gammas, betas, row, CHANNELS, ROWS)
+            dgamma, dbeta = tl.zeros([ROWS, 1], tl.float32), tl.zeros([ROWS, 1], tl.float32)
+            for column in range(0, PIXELS, COLUMNS):
+                offsets, exists = _tile(channels, column, CHANNELS, PIXELS, COLUMNS)
+                normal, dy = _incoming(dz, x, offsets, exists, mean, rstd, gamma, beta, RELU)
+                more_dgamma, more_dbeta = _channel_sums(normal, dy)
+                dgamma += more_dgamma
+                dbeta += more_dbeta
+            _store_sums(dgammas, dbetas, channels, dgamma, dbeta, CHANNELS, WANTS_PARAMETERS)
+            more_along, more_level = _means(gamma, dgamma, dbeta, CHANNELS * PIXELS)
+            along += more_along
+            level += more_level
+        if WANTS_INPUT:
+            for row in range(0, CHANNELS, ROWS):
+                channels, gamma, beta = _parameters(gammas, betas, row, CHANNELS, ROWS)
+                for column in range(0, PIXELS, COLUMNS):
+                    offsets, exists = _tile(channels, column, CHANNELS, PIXELS, COLUMNS)
+                    normal, dy = _incoming(dz, x, offsets, exists, mean, rstd, gamma, beta, RELU)
+                    tl.store(dx + offsets, (gamma * dy - level - normal * along) * rstd, mask=exists)
+
+
+# -- launching -----------------------------------------------------------------------------------------------------------
 
 
 def suits(x: Tensor, groups: int, gamma: Tensor, beta: Tensor) -> bool:
-    """Whether the kernels can be used: contiguous images of a known type, no kernel failed so far, not too many sizes."""
-    if _failed or type(x) is not Tensor or x.dim() != 4 or x.numel() == 0 or not x.is_contiguous():
+    """Whether the kernels can be used: contiguous images of a known type, groups not too large, not too many sizes."""
+    if x.dim() != 4 or x.numel() == 0 or not x.is_contiguous() or x.dtype not in DTYPES:
         return False
-    if x.dtype not in DTYPES or not all(_fits(parameter, x) for parameter in (gamma, beta)):
+    if not all(_fits(parameter, x) for parameter in (gamma, beta)):
         return False
     channels, pixels = x.shape[1] // groups, x.shape[2] * x.shape[3]
     # torch has an error of its own for a single value: it is torch's to raise.
@@ -71,119 +253,56 @@ def _fits(parameter: Tensor, x: Tensor) -> bool:
     return known and parameter.device == x.device and parameter.is_contiguous() and len(parameter) == x.shape[1]
 
 
-def give_up(error: Exception) -> None:
-    """No kernel is used any more in this process; says so once. (Want of memory is no fault of the kernels: it goes on.)"""
-    global _failed
-    if isinstance(error, torch.cuda.OutOfMemoryError):
-        raise error
-    if not _failed:
-        warnings.warn(f"GroupNorm runs as torch's own, which is slower: a Triton kernel failed ({error})", stacklevel=3)
-    _failed = True
-
-
 def group_norm(
     x: Tensor, groups: int, gamma: Tensor, beta: Tensor, eps: float, *, relu: bool, dtype: torch.dtype
 ) -> Tensor:
     """``F.group_norm(x, groups, gamma, beta, eps)``, through a ReLU where ``relu``, as ``dtype``; for what :func:`suits`."""
-    return cast(Tensor, _GroupNorm.apply(x, gamma, beta, groups, eps, relu, dtype))
+    return GroupNorm(groups, eps, relu, dtype)(x, gamma, beta)
 
 
-def _on_device_of(x: Tensor) -> contextlib.AbstractContextManager[Any]:
-    """Triton launches on the current device. (Only its interpreter ever sees a tensor elsewhere.)"""
-    return torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext()
+@dataclass(frozen=True)
+class GroupNorm(Norm):
+    groups: int
+    eps: float
+    relu: bool
+    dtype: torch.dtype
+    name: ClassVar[str] = "GroupNorm"
 
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        x = inputs[0]
+        z = torch.empty_like(x, dtype=self.dtype)
+        mean, rstd = torch.empty((2, len(x), self.groups), dtype=torch.float32, device=x.device).unbind()
+        constants = self._constants(x, FORWARD_TILE, FORWARD_VALUES)
+        with on_device_of(x):
+            forward_kernel[(mean.numel(),)](x, z, *inputs[1:], mean, rstd, self.eps, self.groups, **constants)
+        return z, mean, rstd
 
-class _GroupNorm(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, gamma: Tensor, beta: Tensor, groups: int, eps: float, relu: bool, dtype: torch.dtype
-    ) -> Tensor:
-        samples, channels, pixels = len(x), x.shape[1] // groups, x.shape[2] * x.shape[3]
-        z = torch.empty_like(x, dtype=dtype)
-        mean, rstd = torch.empty((2, samples, groups), dtype=torch.float32, device=x.device).unbind()
-        cut = cut_for(channels, pixels, FORWARD_TILE, FORWARD_VALUES)
-        with _on_device_of(x):
-            forward_kernel[(samples * groups,)](
-                x,
-                z,
-                gamma,
-                beta,
-                mean,
-                rstd,
-                eps,
-                groups,
-                CHANNELS=channels,
-                PIXELS=pixels,
-                ROWS=cut.rows,
-                COLUMNS=cut.columns,
-                WHOLE=cut.whole,
-                RELU=relu,
-                num_warps=cut.warps,
-                enable_fp_fusion=FUSE_PRODUCTS,
-            )
-        ctx.save_for_backward(x, gamma, beta, mean, rstd)
-        ctx.groups, ctx.eps, ctx.relu = groups, eps, relu
-        return z
+    def partial_sums(self, x: Tensor) -> int:
+        return len(x)
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
-        x, gamma, beta, mean, rstd = ctx.saved_tensors
-        try:
-            found = _gradients(ctx, dz.contiguous(), x, gamma, beta, mean, rstd)
-        except Exception as error:
-            give_up(error)
-            found = _gradients_of_torch(ctx, dz, x, gamma, beta)
-        return *found, None, None, None, None
+    def launch_backward(self, given: Sequence[Tensor], gradients: Sequence[Tensor], **wanted: bool) -> None:
+        x = given[1]
+        constants = self._constants(x, BACKWARD_TILE, BACKWARD_VALUES)
+        with on_device_of(x):
+            backward_kernel[(len(x) * self.groups,)](*given, *gradients, self.groups, **constants, **wanted)
 
+    def by_torch(self, *inputs: Tensor) -> Tensor:
+        x, gamma, beta = (value.float() for value in inputs)
+        y = F.group_norm(x, self.groups, gamma, beta, self.eps)
+        return torch.relu(y) if self.relu else y
 
-def _gradients(
-    ctx: Any, dz: Tensor, x: Tensor, gamma: Tensor, beta: Tensor, mean: Tensor, rstd: Tensor
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    samples, groups = len(x), ctx.groups
-    channels, pixels = x.shape[1] // groups, x.shape[2] * x.shape[3]
-    wants_input, wants_parameters = ctx.needs_input_grad[0], any(ctx.needs_input_grad[1:3])
-    dx = torch.empty_like(x) if wants_input else x
-    # One row per sample, summed by torch: atomic additions would make every run a little different.
-    shape = (2, samples, x.shape[1]) if wants_parameters else (2, 0, 0)
-    sums = torch.empty(shape, dtype=torch.float32, device=x.device)
-    cut = cut_for(channels, pixels, BACKWARD_TILE, BACKWARD_VALUES)
-    with _on_device_of(x):
-        backward_kernel[(samples * groups,)](
-            dz,
-            x,
-            dx,
-            sums[0] if wants_parameters else mean,
-            sums[1] if wants_parameters else mean,
-            gamma,
-            beta,
-            mean,
-            rstd,
-            groups,
-            CHANNELS=channels,
-            PIXELS=pixels,
-            ROWS=cut.rows,
-            COLUMNS=cut.columns,
-            WHOLE=cut.whole,
-            RELU=ctx.relu,
-            WANTS_INPUT=wants_input,
-            WANTS_PARAMETERS=wants_parameters,
-            num_warps=cut.warps,
-            enable_fp_fusion=FUSE_PRODUCTS,
-        )
-    if not wants_parameters:
-        return dx, None, None
-    dgamma, dbeta = sums.sum(1).unbind()
-    return dx if wants_input else None, dgamma.to(gamma.dtype), dbeta.to(beta.dtype)
-
-
-def _gradients_of_torch(
-    ctx: Any, dz: Tensor, x: Tensor, gamma: Tensor, beta: Tensor
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """The same by torch's own operations: for a kernel that fails when its forward half has already run."""
-    leaves = [tensor.detach().requires_grad_() for tensor in (x, gamma, beta)]
-    with torch.enable_grad(), torch.autocast(x.device.type, enabled=False):
-        z = F.group_norm(leaves[0].float(), ctx.groups, leaves[1].float(), leaves[2].float(), ctx.eps)
-        z = torch.relu(z) if ctx.relu else z
-    dx, dgamma, dbeta = torch.autograd.grad(z, leaves, dz.float())
-    return dx, dgamma, dbeta
+    def _constants(self, x: Tensor, tile: int, values_per_thread: int) -> dict[str, Any]:
+        """Sizes, tiles of at most ``tile`` values, a power of 2 each way (as Triton wants them), and the warps."""
+        channels, pixels = x.shape[1] // self.groups, x.shape[2] * x.shape[3]
+        columns = min(triton.next_power_of_2(pixels), tile)
+        rows = min(triton.next_power_of_2(channels), tile // columns)
+        return {
+            "CHANNELS": channels,
+            "PIXELS": pixels,
+            "ROWS": rows,
+            "COLUMNS": columns,
+            "WHOLE": rows >= channels and columns >= pixels,
+            "RELU": self.relu,
+            "num_warps": min(max(1, rows * columns // (32 * values_per_thread)), MOST_WARPS),
+            "enable_fp_fusion": FUSE_PRODUCTS,
+        }

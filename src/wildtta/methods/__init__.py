@@ -1,6 +1,1 @@
-"""One file per method, and the registry that finds them."""
-
-from wildtta.methods.base import Method
-from wildtta.methods.registry import config_classes, get_method, methods, register
-
-__all__ = ["Method", "config_classes", "get_method", "methods", "register"]
+"""One file per method. ``base`` says what a method is, ``gradient`` what those that take gradient steps share."""

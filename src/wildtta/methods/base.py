@@ -6,16 +6,20 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import torch
 from torch import Tensor
 
+from wildtta.methods.options import check_options
 from wildtta.network.parameters import ParameterChoice, Scope
+from wildtta.step.report import Answer, Output, StepReport
 
 if TYPE_CHECKING:
     from wildtta.network import Network
     from wildtta.step.engine import Engine
-    from wildtta.step.report import Answer
 
 BatchStatistics = Literal["source", "batch"]
+Rates = dict[str, tuple[float, float]]
+"""Family of a network to the learning rates at batch sizes 1 and 64."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,12 +30,14 @@ class Method:
     """How :func:`wildtta.adapt` knows it."""
     title: ClassVar[str]
     """How tables print it."""
-    paper: ClassVar[str]
+    order: ClassVar[int] = 1000
+    """Its place in tables, smallest first."""
+    paper: ClassVar[str] = "–"
     """Where it comes from, with a link."""
     updates: ClassVar[str]
     """What moves, in words."""
     needs_source: ClassVar[str] = "no"
-    """Whether it wants source data, and what for."""
+    """Whether it needs source data, and what for."""
     batch_of_one: ClassVar[str] = "yes"
     """Whether it works with batches of one, and how."""
     passes: ClassVar[str]
@@ -42,12 +48,27 @@ class Method:
     """Which parameters learn unless the caller says otherwise."""
     batch_statistics: ClassVar[BatchStatistics] = "batch"
     """Which statistics BatchNorm layers use."""
-    learning_rates: ClassVar[dict[str, tuple[float, float]]] = {}
-    """Family to learning rate at batch sizes 1 and 64; empty for a method that takes no steps."""
+    learning_rates: ClassVar[Rates] = {}
+    """Learning rates by family; empty for a method that takes no steps."""
+
+    def __post_init__(self) -> None:
+        check_options(self)
 
     def options(self) -> dict[str, Any]:
         """The hyper-parameters, as they would be given to :func:`wildtta.adapt`."""
         return {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
+
+    def identity(self) -> dict[str, Any]:
+        """Everything that decides the method's numbers, as plain values: options, and the rule behind an open ``lr``."""
+        plain = {name: value for name, value in self.options().items() if is_plain(value)}
+        if plain.get("lr", 0) is None:
+            plain["learning_rates"] = {family: list(pair) for family, pair in self.learning_rates.items()}
+        return plain
+
+    def resolved(self, network: Network, batch_size: int) -> dict[str, Any]:
+        """The plain options with the values in force on ``network``: what the defaults leave open is filled in."""
+        plain = {name: value for name, value in self.options().items() if is_plain(value)}
+        return {**plain, "lr": self.learning_rate(network.family, batch_size)} if "lr" in plain else plain
 
     def learning_rate(self, family: str, batch_size: int) -> float:
         """The explicit ``lr``, else the paper's for the family: linear between batch sizes 1 and 64, constant above."""
@@ -62,7 +83,7 @@ class Method:
 
     @classmethod
     def example_options(cls, images: Tensor) -> dict[str, Any]:
-        """The least options with which the method runs on ``images`` alone, in place of source data: for tests and demos."""
+        """The fewest options with which the method runs on ``images`` alone, without source data: for tests and demos."""
         return {}
 
     def parameter_choice(self, network: Network) -> ParameterChoice:
@@ -74,16 +95,59 @@ class Method:
         return engine.batch_statistics
 
     def declare(self, engine: Engine) -> dict[str, Tensor]:
-        """The method's own online state, as on the first day. Saving, loading, reset and recovery follow from it."""
+        """The method's own state before the first batch. Saving, loading, reset and device moves follow from it."""
+        return {}
+
+    def observed(self, engine: Engine) -> dict[str, Tensor]:
+        """What a step's report shows of the method's state, by the names of :class:`StepReport`."""
         return {}
 
     def step(self, engine: Engine, images: Tensor) -> Answer:
         """Answer one validated batch and learn from it."""
         raise TypeError(f"{type(self).__name__} does not define a step")
 
-    def predict(self, engine: Engine, images: Tensor) -> Answer:
-        """Answer one validated batch and learn nothing (a paused adapter, or a batch that cannot teach)."""
-        from wildtta.step.report import Answer, StepReport
+    def predicted(self, engine: Engine, images: Tensor) -> Output:
+        """The prediction for one validated batch; nothing of the state changes."""
+        return engine.forward(images, grad=False)
 
-        output = engine.forward(images, grad=False)
+    def predict(self, engine: Engine, images: Tensor) -> Answer:
+        """Answer one validated batch without learning (a paused adapter, or a batch that cannot be learned from)."""
+        output = self.predicted(engine, images)
         return Answer(output, StepReport.of_prediction(output, engine))
+
+
+def answer_with(
+    engine: Engine,
+    output: Output,
+    *,
+    forwards: int,
+    backwards: int = 0,
+    learned: Tensor | bool = False,
+    skipped: Tensor | bool = False,
+    **fields: Any,
+) -> Answer:
+    """The end of a step that a method runs itself: count its passes (in samples) and report; ``fields`` go into the report."""
+    report = StepReport.of_prediction(output, engine)
+    report.forwards = report.computed_forwards = torch.tensor(forwards)
+    report.backwards = report.computed_backwards = torch.tensor(backwards)
+    report.learned = torch.as_tensor(learned)
+    engine.count(
+        forwards=forwards,
+        backwards=backwards,
+        computed_forwards=forwards,
+        computed_backwards=backwards,
+        skipped=torch.as_tensor(skipped, device=engine.device),
+    )
+    engine.host_steps += 1
+    report.skipped = engine.memory["skipped"].clone()
+    if backwards:
+        report.selected = report.seen
+        report.mask = torch.ones_like(report.mask)
+    for name, value in fields.items():
+        setattr(report, name, value)
+    return Answer(output, report)
+
+
+def is_plain(value: Any) -> bool:
+    """Whether ``value`` is a number, a text, a switch or None: what can be written down and compared."""
+    return value is None or isinstance(value, bool | int | float | str)

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from wildtta.methods.answering import answer_with
-from wildtta.methods.base import BatchStatistics, Method
-from wildtta.methods.gradient import help_text
+from wildtta.methods.base import BatchStatistics, Method, answer_with
+from wildtta.methods.options import NOT_NEGATIVE, Range, option
 from wildtta.methods.registry import register
 from wildtta.network.parameters import Scope
 from wildtta.network.statistics import Moments, norm_statistics, unbiased
-from wildtta.step.report import Answer, Output, StepReport
+from wildtta.step.report import Answer, Output
 
 if TYPE_CHECKING:
     from wildtta.step.engine import Engine
@@ -36,6 +35,7 @@ class BNAdapt(Method):
 
     name: ClassVar[str] = "bn-adapt"
     title: ClassVar[str] = "BN-adapt"
+    order: ClassVar[int] = 120
     paper: ClassVar[str] = "Schneider et al., NeurIPS 2020, https://arxiv.org/abs/2006.16971"
     updates: ClassVar[str] = "statistics of BatchNorm layers"
     batch_of_one: ClassVar[str] = "yes, with prior or use='running'; else one image's statistics are all there is"
@@ -44,20 +44,19 @@ class BNAdapt(Method):
     scope: ClassVar[Scope] = "nothing"
     batch_statistics: ClassVar[BatchStatistics] = "source"
 
-    prior: float = help_text("N: how many samples the source's statistics are worth", 0.0)
-    momentum: float | None = help_text("weight of a batch in the running average; None: no average is kept", None)
-    fresh: bool = help_text("the running average starts at (0, 1) and not at the source's statistics", False)
-    use: Literal["batch", "running"] = help_text("normalise by the (mixed) batch's or by the running statistics", "batch")
+    prior: float = option("N: how many samples the source's statistics are worth", 0.0, within=NOT_NEGATIVE)
+    momentum: float | None = option(
+        "weight of a batch in the running average; None: no average is kept", None, within=Range(0, 1, open=True)
+    )
+    fresh: bool = option("the running average starts at (0, 1), not at the source's statistics", False, needs="momentum")
+    use: Literal["batch", "running"] = option("normalise by the (mixed) batch's or by the running statistics", "batch")
 
     def __post_init__(self) -> None:
-        if not self.prior >= 0:
-            raise ValueError(f"prior must be at least 0 (0: the batch's statistics alone), got {self.prior!r}")
-        if self.momentum is not None and not 0 < self.momentum <= 1:
-            raise ValueError(f"momentum must lie in (0, 1] or be None (no running average), got {self.momentum!r}")
-        if self.use not in ("batch", "running"):
-            raise ValueError(f"use must be 'batch' or 'running', got {self.use!r}")
+        super().__post_init__()
         if self.use == "running" and self.momentum is None:
             raise ValueError("use='running' needs a running average; give momentum, for instance 0.1")
+        if self.use == "running" and self.prior:
+            raise ValueError(f"prior={self.prior} has no effect while use='running'; leave it out")
 
     def mixes_samples(self, engine: Engine) -> bool:
         return True
@@ -86,12 +85,11 @@ class BNAdapt(Method):
                 memory[name].copy_(torch.where(sound, fresh, memory[name]))
         return answer_with(engine, output, forwards=len(images), skipped=~sound, learned=sound & (running is not None))
 
-    def predict(self, engine: Engine, images: Tensor) -> Answer:
+    def predicted(self, engine: Engine, images: Tensor) -> Output:
         running = None
         if self.momentum is not None:
             running = (engine.memory["running_mean"], engine.memory["running_var"])
-        output = self._forward(engine, images, running, learning=False)
-        return Answer(output, StepReport.of_prediction(output, engine))
+        return self._forward(engine, images, running, learning=False)
 
     def _forward(self, engine: Engine, images: Tensor, running: Moments | None, learning: bool) -> Output:
         statistics = norm_statistics(engine)

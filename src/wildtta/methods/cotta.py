@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -10,28 +9,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from wildtta.methods.answering import answer_with
-from wildtta.methods.base import Method
-from wildtta.methods.gradient import help_text
+from wildtta.methods.base import Method, answer_with
+from wildtta.methods.losses import cross_entropy, symmetric_cross_entropy
+from wildtta.methods.options import AT_LEAST_ONE, POSITIVE, SHARE, option
 from wildtta.methods.registry import register
+from wildtta.methods.views import MEAN_HELP, STD_HELP, Augment, Level, random_view
 from wildtta.network.parameters import Scope
-from wildtta.parts.jitter import jitter
-from wildtta.parts.pixels import Level, pixel_scale
 from wildtta.randomness import next_generator, no_draws_yet
 from wildtta.step.optimizers import FlatOptimizer, OptimizerKind
 from wildtta.step.precision import losses_in_full_precision
-from wildtta.step.report import Answer, Output, StepReport
+from wildtta.step.report import Answer, Output
 
 if TYPE_CHECKING:
     from wildtta.step.engine import Engine
-
-
-def consistency(student: Tensor, teacher: Tensor, *, symmetric: bool) -> Tensor:
-    """Cross-entropy per sample between two predictions: H(teacher, student), or the mean of both directions."""
-    forwards = -(teacher.softmax(-1) * student.log_softmax(-1)).sum(-1)
-    if not symmetric:
-        return forwards
-    return 0.5 * forwards - 0.5 * (student.softmax(-1) * teacher.log_softmax(-1)).sum(-1)
 
 
 @register
@@ -48,42 +38,38 @@ class CoTTA(Method):
     Paper: https://arxiv.org/abs/2203.13591. Code of its authors: https://github.com/qinenergy/cotta.
 
     ``augment`` is called as ``augment(images, generator)`` with network inputs and gives as many; None:
-    :func:`wildtta.parts.jitter.jitter` on pixels. ``restore_mask`` is called as ``restore_mask(size, generator)`` and gives
+    :func:`wildtta.methods.views.jitter` on pixels. ``restore_mask`` is called as ``restore_mask(size, generator)`` and gives
     which of the ``size`` learned values (in the network's order) go back, as booleans; None: independent draws.
     """
 
     name: ClassVar[str] = "cotta"
     title: ClassVar[str] = "CoTTA"
+    order: ClassVar[int] = 140
     paper: ClassVar[str] = "Wang et al., CVPR 2022, https://arxiv.org/abs/2203.13591"
     updates: ClassVar[str] = "all parameters; a teacher of them"
     passes: ClassVar[str] = "3 (35 where the source network is unsure) / 1"
     prediction: ClassVar = "teacher"
     scope: ClassVar[Scope] = "everything"
 
-    lr: float = help_text("learning rate", 0.01)
-    optimizer: OptimizerKind = help_text("sgd (with momentum), adam or adamw", "sgd")
-    momentum: float = help_text("SGD momentum", 0.9)
-    nesterov: bool = help_text("Nesterov momentum", True)
-    teacher_keep: float = help_text("m: weight of the old teacher", 0.999)
-    restore: float = help_text("probability that a weight goes back to the source", 0.001)
-    confidence: float = help_text("views are averaged where the source's mean confidence is below this", 0.1)
-    views: int = help_text("random views to average", 32)
-    symmetric: bool = help_text("cross-entropy in both directions", True)
-    augment: Callable[[Tensor, torch.Generator], Tensor] | None = help_text("makes a view; None: jitter", None)
-    restore_mask: Callable[[int, torch.Generator], Tensor] | None = help_text("which weights go back; None: draws", None)
-    mean: Level = help_text("pixel mean of the preprocessing (for the jitter); None: the network's, or the range", None)
-    std: Level = help_text("pixel std of the preprocessing", None)
-    seed: int = help_text("seed of views and restores", 0)
+    lr: float = option("learning rate", 0.01, within=POSITIVE)
+    optimizer: OptimizerKind = option("sgd (with momentum), adam or adamw", "sgd")
+    momentum: float = option("SGD momentum", 0.9, within=SHARE)
+    nesterov: bool = option("Nesterov momentum", True, needs="momentum")
+    teacher_keep: float = option("m: weight of the old teacher", 0.999, within=SHARE)
+    restore: float = option("probability that a weight goes back to the source", 0.001, within=SHARE)
+    confidence: float = option("views are averaged where the source's mean confidence is below this", 0.1, within=SHARE)
+    views: int = option("random views to average", 32, within=AT_LEAST_ONE)
+    symmetric: bool = option("cross-entropy in both directions", True)
+    augment: Augment | None = option("makes a view; None: jitter", None)
+    restore_mask: Callable[[int, torch.Generator], Tensor] | None = option("which weights go back; None: draws", None)
+    mean: Level = option(MEAN_HELP, None)
+    std: Level = option(STD_HELP, None)
+    seed: int = option("seed of views and restores", 0)
 
     def __post_init__(self) -> None:
-        if not (self.lr > 0 and math.isfinite(self.lr)):
-            raise ValueError(f"lr must be a positive number, got {self.lr!r}")
-        for name in ("teacher_keep", "restore", "momentum"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must lie between 0 and 1, got {getattr(self, name)!r}")
-        if self.views < 1:
-            raise ValueError(f"views must be at least 1, got {self.views}")
-        self._optimizer()
+        super().__post_init__()
+        if self.optimizer != "sgd" and (self.momentum, self.nesterov) != (0.9, True):
+            raise ValueError(f"momentum and nesterov belong to sgd and have no effect with {self.optimizer}; leave them out")
 
     @classmethod
     def example_options(cls, images: Tensor) -> dict[str, Any]:
@@ -96,10 +82,9 @@ class CoTTA(Method):
         assert engine.source is not None
         return {"teacher": engine.source.clone(), **self._optimizer().first_state(engine.source), **no_draws_yet()}
 
-    def predict(self, engine: Engine, images: Tensor) -> Answer:
+    def predicted(self, engine: Engine, images: Tensor) -> Output:
         with engine.at(engine.memory["teacher"], back_to=engine.learnables.vector()):
-            output = engine.forward(images, grad=False)
-        return Answer(output, StepReport.of_prediction(output, engine))
+            return engine.forward(images, grad=False)
 
     def step(self, engine: Engine, images: Tensor) -> Answer:
         memory, learnables = engine.memory, engine.learnables
@@ -109,7 +94,8 @@ class CoTTA(Method):
             return answer_with(engine, target, forwards=passed, skipped=True)
         student = engine.forward(images, grad=True)
         with losses_in_full_precision(images.device):
-            loss = consistency(student.logits, target.logits, symmetric=self.symmetric).mean()
+            distance = symmetric_cross_entropy if self.symmetric else cross_entropy
+            loss = distance(target.logits, student.logits).mean()
             gradient = learnables.gradient(loss)
         updated, state = self._optimizer().update(theta, gradient, memory, self.lr)
         state["teacher"] = self.teacher_keep * memory["teacher"] + (1 - self.teacher_keep) * updated
@@ -145,14 +131,9 @@ class CoTTA(Method):
             generator = next_generator(engine.memory, self.seed, images.device)
             total = torch.zeros_like(plain.logits)
             for _ in range(self.views):
-                total += engine.forward(self._view(engine, images, generator), grad=False).logits
+                view = random_view(engine.network.module, images, generator, self.augment, self.mean, self.std)
+                total += engine.forward(view, grad=False).logits
         return plain.answering(total / self.views), (2 + self.views) * len(images), True
-
-    def _view(self, engine: Engine, images: Tensor, generator: torch.Generator) -> Tensor:
-        if self.augment is not None:
-            return self.augment(images, generator)
-        scale = pixel_scale(engine.network.module, images, self.mean, self.std)
-        return scale.inputs(jitter(scale.pixels(images), generator))
 
     def _going_back(self, engine: Engine) -> Tensor:
         size, device = engine.learnables.size, engine.device

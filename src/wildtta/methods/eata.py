@@ -1,21 +1,24 @@
-"""EATA, and ETA: EATA without its memory of the source."""
+"""EATA, and ETA: EATA without its penalty on leaving the source."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from wildtta.methods.gradient import GradientMethod, Lesson, Terms, help_text
+from wildtta.methods.base import Rates
+from wildtta.methods.gradient import EntropyMethod, threshold
 from wildtta.methods.losses import masked_mean
+from wildtta.methods.options import AT_LEAST_ONE, POSITIVE, SHARE, Range, option
 from wildtta.methods.registry import register
+from wildtta.methods.source_images import SourceImages, source_batches
 from wildtta.methods.tent import TENT_LEARNING_RATES
-from wildtta.parts.fisher import fisher_diagonal
-from wildtta.parts.source_images import SourceImages
+from wildtta.step.loop import Loss, Selection
+from wildtta.step.precision import losses_in_full_precision
 from wildtta.step.report import Answer, Output
 
 if TYPE_CHECKING:
@@ -24,75 +27,75 @@ if TYPE_CHECKING:
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class ETA(GradientMethod):
-    """Efficient test-time adaptation (Niu et al., ICML 2022): reliable and non-redundant samples teach.
+class ETA(EntropyMethod):
+    """Efficient test-time adaptation (Niu et al., ICML 2022): reliable and non-redundant samples are selected.
 
         min over norm parameters of mean over S of  e^{E₀ − E(x)} · E(x),
         S = { x : E(x) < E₀  and  |cos(p(x), m)| < d },   m ← 0.9 m + 0.1 · mean_S p
 
-    with E₀ = 0.4 ln C, d = 0.05, and m the moving average of the predictions that taught (none before the first: then
-    every reliable sample teaches). A batch without a teacher changes nothing. With ``recovery`` the plain entropy of the
-    teachers is watched, whose threshold e₀ is in nats, and a recovery forgets m too.
+    with E₀ = 0.4 ln C, d = 0.05, and m the moving average of the selected samples' predictions (before there is one, every
+    reliable sample is selected). A batch without a selected sample changes nothing. ``recovery`` watches the plain
+    entropy of the selected samples, in nats, and forgets m too.
     Paper: https://arxiv.org/abs/2204.02610. Code of its authors: https://github.com/mr-eggplant/EATA.
     """
 
     name: ClassVar[str] = "eta"
     title: ClassVar[str] = "ETA"
     paper: ClassVar[str] = "Niu et al., ICML 2022, https://arxiv.org/abs/2204.02610"
-    updates: ClassVar[str] = "affine parameters of all norms"
+    order: ClassVar[int] = 30
     passes: ClassVar[str] = "1 / s (s: share of reliable, non-redundant samples)"
-    learning_rates: ClassVar[dict[str, tuple[float, float]]] = TENT_LEARNING_RATES
+    learning_rates: ClassVar[Rates] = TENT_LEARNING_RATES
 
-    reliable: float | None = help_text("E₀ in units of ln C; None: all samples are reliable", 0.4)
-    redundant: float = help_text("d: samples this similar (cosine) to the average prediction do not teach", 0.05)
-    prediction_keep: float = help_text("weight of the old value in the average prediction m", 0.9)
-    coast: bool = help_text("a batch without teachers still moves the weights by momentum", False)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.redundant <= 1:
-            raise ValueError(f"redundant must lie in (0, 1] (a cosine), got {self.redundant!r}")
-        if not 0 <= self.prediction_keep <= 1:
-            raise ValueError(f"prediction_keep must lie between 0 and 1, got {self.prediction_keep!r}")
+    reliable: float | None = option("E₀ in units of ln C; None: all samples are reliable", 0.4, within=POSITIVE)
+    redundant: float = option(
+        "d: samples this similar (cosine) to the average prediction are left out", 0.05, within=Range(0, 1, open=True)
+    )
+    prediction_keep: float = option("weight of the old value in the average prediction m", 0.9, within=SHARE)
+    step_without_samples: bool = option(
+        "a batch without a selected sample still moves the weights by momentum", False, needs="momentum"
+    )
 
     @property
     def selects(self) -> bool:
         return True
 
+    @property
+    def needs_samples(self) -> bool:
+        return not self.step_without_samples
+
     def declare(self, engine: Engine) -> dict[str, Tensor]:
         none_yet = torch.full((engine.network.classes,), math.nan, dtype=engine.dtype, device=engine.device)
         return {**super().declare(engine), "mean_prediction": none_yet}
 
-    def select(self, engine: Engine, first: Output) -> Lesson:
+    def select(self, engine: Engine, first: Output) -> Selection:
         uncertainty = self.uncertainty(first).detach()
         mask = torch.isfinite(uncertainty)
         weights = None
         if self.reliable is not None:
-            margin = self.threshold(engine)
+            margin = threshold(self.reliable, engine)
             mask = uncertainty < margin
             weights = (margin - uncertainty).exp()
         average = engine.memory["mean_prediction"]
         similarity = F.cosine_similarity(average[None], first.logits.detach().softmax(-1), dim=-1)
         mask = mask & (average.isnan().any() | (similarity.abs() < self.redundant))
-        return Lesson(mask, first.labels, weights)
+        return Selection(mask, first.labels, weights)
 
-    def terms(self, engine: Engine, output: Output, lesson: Lesson, forming: Lesson) -> Terms:
-        terms = super().terms(engine, output, lesson, forming)
-        terms.entropy = masked_mean(self.uncertainty(output).detach(), lesson.mask)
-        return terms
+    def loss(self, engine: Engine, output: Output, selection: Selection) -> Loss:
+        loss = super().loss(engine, output, selection)
+        loss.entropy = masked_mean(self.uncertainty(output).detach(), selection.mask)
+        return loss
 
-    def remember(self, engine: Engine, first: Output, lesson: Lesson, allowed: Tensor) -> None:
-        super().remember(engine, first, lesson, allowed)
-        assert lesson.mask is not None
+    def remember(self, engine: Engine, first: Output, selection: Selection, allowed: Tensor) -> None:
+        mask = selection.mask
+        assert mask is not None
         average = engine.memory["mean_prediction"]
         probabilities = first.logits.detach().softmax(-1)
-        fresh = torch.where(lesson.mask[:, None], probabilities, 0.0).sum(0) / lesson.mask.sum().clamp(min=1)
+        fresh = torch.where(mask[:, None], probabilities, 0.0).sum(0) / mask.sum().clamp(min=1)
         moved = self.prediction_keep * average + (1 - self.prediction_keep) * fresh
         updated = torch.where(average.isnan(), fresh, moved)
-        average.copy_(torch.where(allowed & lesson.mask.any(), updated, average))
+        average.copy_(torch.where(allowed & mask.any(), updated, average))
 
     def recovered(self, engine: Engine, trigger: Tensor) -> None:
-        super().recovered(engine, trigger)
         engine.memory["mean_prediction"].masked_fill_(trigger, math.nan)
 
 
@@ -112,23 +115,16 @@ class EATA(ETA):
 
     name: ClassVar[str] = "eata"
     title: ClassVar[str] = "EATA"
+    order: ClassVar[int] = 40
     needs_source: ClassVar[str] = "images, for the Fisher information"
 
-    fisher: float = help_text("weight β of the Fisher penalty", 2000.0)
-    fisher_batch: int = help_text("batch size of the Fisher information, whose scale depends on it", 64)
-    fisher_images: SourceImages | None = field(
-        default=None,
-        compare=False,
-        repr=False,
-        metadata={"help": "source images: a tensor, or an iterable of batches (a data loader)"},
+    fisher: float = option("weight β of the Fisher penalty", 2000.0, within=POSITIVE)
+    fisher_batch: int = option(
+        "batch size of the Fisher information, whose scale depends on it", 64, within=AT_LEAST_ONE
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not (self.fisher > 0 and math.isfinite(self.fisher)):
-            raise ValueError(f"fisher must be a positive number, got {self.fisher!r}; without the penalty use 'eta'")
-        if self.fisher_batch < 1:
-            raise ValueError(f"fisher_batch must be at least 1, got {self.fisher_batch!r}")
+    fisher_images: SourceImages | None = option(
+        "source images: a tensor, or an iterable of batches (a data loader)", None, data=True
+    )
 
     @classmethod
     def example_options(cls, images: Tensor) -> dict[str, Any]:
@@ -157,6 +153,30 @@ class EATA(ETA):
             )
         return fisher_diagonal(engine, self.fisher_images, self.fisher_batch)
 
-    def penalty_gradient(self, engine: Engine, theta: Tensor) -> Tensor | None:
+    def adjusted(self, engine: Engine, gradient: Tensor, theta: Tensor) -> Tensor:
         assert engine.source is not None
-        return 2 * self.fisher * engine.memory["fisher"] * (theta - engine.source)
+        penalty = 2 * self.fisher * engine.memory["fisher"] * (theta - engine.source)
+        return super().adjusted(engine, gradient, theta) + penalty
+
+
+def fisher_diagonal(engine: Engine, source: SourceImages, batch_size: int) -> Tensor:
+    """F_i = mean over batches of (∂/∂θ_i mean_b CE(f(x_b), argmax f(x_b)))² at the present weights (EATA, equation 9).
+
+    The square is of a batch's mean gradient, so its scale depends on the batch size (D17: 64): with larger
+    batches gradients cancel and F falls.
+    """
+    total = torch.zeros(engine.learnables.size, dtype=engine.learnables.dtype, device=engine.device)
+    number = 0
+    for images in source_batches(source, batch_size, engine.device, "Fisher information of the source"):
+        output = engine.forward(images, grad=True)
+        with losses_in_full_precision(engine.device):
+            total += engine.learnables.gradient(F.cross_entropy(output.logits, output.labels)).square()
+        number += 1
+    if number == 0:
+        raise ValueError("the source images for EATA's Fisher information are empty; give some (its authors take 2000)")
+    if not bool(torch.isfinite(total).all()):
+        raise ValueError(
+            "the Fisher information of the source images is not finite: there are NaN or infinite values in the images "
+            "or in the network's answers to them"
+        )
+    return total / number

@@ -5,6 +5,9 @@ Notation: C classes, B samples; natural logarithm throughout.
 
 from __future__ import annotations
 
+import math
+
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -25,13 +28,27 @@ def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
     return values.masked_fill(~mask, 0.0).sum() / mask.sum().clamp(min=1)
 
 
-def diversity(logits: Tensor, epsilon: float = 1e-5) -> Tensor:
-    """Entropy of the batch's mean prediction, H(mean_b p_b) (InfoMax, SHOT); with 1e-5 inside, as its authors have it."""
-    mean = logits.softmax(-1).mean(0)
-    return -(mean * (mean + epsilon).log()).sum()
+def cross_entropy(target: Tensor, logits: Tensor) -> Tensor:
+    """H(p_target, p) = −Σ_c softmax(target)_c ln softmax(logits)_c per sample; both sides carry gradients."""
+    return -(target.softmax(-1) * logits.log_softmax(-1)).sum(-1)
 
 
-def smoothed_entropy(logits: Tensor, epsilon: float = 1e-5) -> Tensor:
-    """InfoMax's entropy, −Σ_c p_c ln(p_c + ε), per sample."""
-    probabilities = logits.softmax(-1)
-    return -(probabilities * (probabilities + epsilon).log()).sum(-1)
+def symmetric_cross_entropy(first: Tensor, second: Tensor) -> Tensor:
+    """½ H(p₂, p₁) + ½ H(p₁, p₂) per sample (CoTTA, ROID)."""
+    return 0.5 * cross_entropy(second, first) + 0.5 * cross_entropy(first, second)
+
+
+def opinion_entropy(logits: Tensor) -> Tensor:
+    """Entropy of the opinion that subjective logic forms of each prediction: [B, C] to [B] (COME, arXiv 2410.10894).
+
+    Evidence e^x makes beliefs b_c = e^{x_c}/S and an uncertainty u = C/S with S = Σ_c e^{x_c} + C; they sum to 1, and
+
+        H = −Σ_c b_c ln b_c − u ln u
+
+    on logits x / ‖x‖₂ · sg(‖x‖₂): the same values, with a gradient that turns the logits and does not lengthen them.
+    An opinion is the softmax of the logits and one more, ln C, so that no exponential can overflow. (The authors' code
+    adds 1e-7 to each mass instead.)
+    """
+    length = torch.linalg.vector_norm(logits, dim=-1, keepdim=True)
+    held = logits * (length.detach() / length.clamp(min=1e-12))
+    return entropy(F.pad(held, (0, 1), value=math.log(logits.shape[-1])))

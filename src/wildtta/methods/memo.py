@@ -1,4 +1,4 @@
-"""MEMO: for each image anew, the network is made sure of itself over many views."""
+"""MEMO: for each image, the entropy of the mean prediction over many views is minimised."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from wildtta.methods.answering import answer_with
-from wildtta.methods.base import BatchStatistics, Method
-from wildtta.methods.gradient import help_text
+from wildtta.methods.augmix import augmix
+from wildtta.methods.base import BatchStatistics, Method, Rates, answer_with
+from wildtta.methods.options import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, Range, option
 from wildtta.methods.registry import register
+from wildtta.methods.views import MEAN_HELP, STD_HELP, Level, pixel_scale
 from wildtta.network.output import with_logits
 from wildtta.network.parameters import Scope
 from wildtta.network.statistics import Moments, norm_statistics, unbiased
-from wildtta.parts.augmix import augmix
-from wildtta.parts.pixels import Level, pixel_scale
 from wildtta.randomness import next_generator, no_draws_yet
 from wildtta.step.optimizers import FlatOptimizer
 from wildtta.step.precision import losses_in_full_precision
-from wildtta.step.report import Answer, Output, StepReport
+from wildtta.step.report import Answer, Output
 
 if TYPE_CHECKING:
     from wildtta.step.engine import Engine
@@ -48,46 +47,37 @@ class MEMO(Method):
     Paper: https://arxiv.org/abs/2110.09506. Code of its authors: https://github.com/zhangmarvin/memo.
 
     ``augment`` is called as ``augment(image, number, generator)`` with one network input [C, H, W] and a generator on the
-    host, and gives [number, C, H, W]; None: :func:`wildtta.parts.augmix.augmix` on pixels.
+    host, and gives [number, C, H, W]; None: :func:`wildtta.methods.augmix.augmix` on pixels.
     """
 
     name: ClassVar[str] = "memo"
     title: ClassVar[str] = "MEMO"
+    order: ClassVar[int] = 90
     paper: ClassVar[str] = "Zhang et al., NeurIPS 2022, https://arxiv.org/abs/2110.09506"
     updates: ClassVar[str] = "all parameters, anew for each image"
     passes: ClassVar[str] = "65 / 64"
     prediction: ClassVar = "after the update"
     scope: ClassVar[Scope] = "everything"
     batch_statistics: ClassVar[BatchStatistics] = "source"
-    learning_rates: ClassVar[dict[str, tuple[float, float]]] = {
+    learning_rates: ClassVar[Rates] = {
         "convolutional": (2.5e-4, 2.5e-4),
         "transformer": (1e-5, 1e-5),
     }
 
-    lr: float | None = help_text("learning rate; None: the paper's for the network's family", None)
-    optimizer: Literal["auto", "sgd", "adamw"] = help_text("auto: sgd, on transformers adamw", "auto")
-    weight_decay: float | None = help_text("None: 0.01 with adamw, 0 with sgd", None)
-    views: int = help_text("augmented views of an image", 64)
-    steps: int = help_text("updates per image", 1)
-    prior: float | None = help_text("N: weight of the source's BatchNorm statistics; None: they alone", 16.0)
-    severity: float = help_text("severity of AugMix's operations, up to 10", 1.0)
-    carry: bool = help_text("keep the optimizer's moments from image to image", False)
-    augment: Callable[[Tensor, int, torch.Generator], Tensor] | None = help_text("makes views; None: AugMix", None)
-    mean: Level = help_text("pixel mean of the preprocessing (for AugMix); None: the network's, or the range", None)
-    std: Level = help_text("pixel std of the preprocessing", None)
-    seed: int = help_text("seed of the views", 0)
-
-    def __post_init__(self) -> None:
-        if self.lr is not None and not (self.lr > 0 and math.isfinite(self.lr)):
-            raise ValueError(f"lr must be a positive number or None (the paper's), got {self.lr!r}")
-        if self.optimizer not in ("auto", "sgd", "adamw"):
-            raise ValueError(f"optimizer must be auto, sgd or adamw, got {self.optimizer!r}")
-        if self.views < 1 or self.steps < 1:
-            raise ValueError(f"views and steps must be at least 1, got {self.views} and {self.steps}")
-        if self.prior is not None and not self.prior >= 0:
-            raise ValueError(f"prior must be at least 0 or None (the source's statistics alone), got {self.prior!r}")
-        if not 0.1 <= self.severity <= 10:
-            raise ValueError(f"severity must lie between 0.1 and 10, got {self.severity!r}")
+    lr: float | None = option("learning rate; None: the paper's for the network's family", None, within=POSITIVE)
+    optimizer: Literal["auto", "sgd", "adamw"] = option("auto: sgd, on transformers adamw", "auto")
+    weight_decay: float | None = option("None: 0.01 with adamw, 0 with sgd", None, within=NOT_NEGATIVE)
+    views: int = option("augmented views of an image", 64, within=AT_LEAST_ONE)
+    steps: int = option("updates per image", 1, within=AT_LEAST_ONE)
+    prior: float | None = option(
+        "N: weight of the source's BatchNorm statistics; None: they alone", 16.0, within=NOT_NEGATIVE
+    )
+    severity: float = option("severity of AugMix's operations, up to 10", 1.0, within=Range(0.1, 10))
+    carry: bool = option("keep the optimizer's moments from image to image", False)
+    augment: Callable[[Tensor, int, torch.Generator], Tensor] | None = option("makes views; None: AugMix", None)
+    mean: Level = option(MEAN_HELP, None)
+    std: Level = option(STD_HELP, None)
+    seed: int = option("seed of the views", 0)
 
     @classmethod
     def example_options(cls, images: Tensor) -> dict[str, Any]:
@@ -111,12 +101,10 @@ class MEMO(Method):
 
     # -- answering -----------------------------------------------------------------------------------------------------
 
-    def predict(self, engine: Engine, images: Tensor) -> Answer:
+    def predicted(self, engine: Engine, images: Tensor) -> Output:
         if norm_statistics(engine) and self.prior is not None:
-            output = _joined(images, [self._forward(engine, image[None], grad=False) for image in images])
-        else:
-            output = engine.forward(images, grad=False)
-        return Answer(output, StepReport.of_prediction(output, engine))
+            return _joined(images, [self._forward(engine, image[None], grad=False) for image in images])
+        return engine.forward(images, grad=False)
 
     def step(self, engine: Engine, images: Tensor) -> Answer:
         outputs: list[Output] = []

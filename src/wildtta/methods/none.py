@@ -23,7 +23,7 @@ class NoAdapt(Method):
 
     name: ClassVar[str] = "none"
     title: ClassVar[str] = "NoAdapt"
-    paper: ClassVar[str] = "–"
+    order: ClassVar[int] = 0
     updates: ClassVar[str] = "nothing"
     passes: ClassVar[str] = "1 / 0"
     prediction: ClassVar = "no update"

@@ -1,8 +1,7 @@
-"""ROID: weighted self-training that never leaves the source far behind."""
+"""ROID: weighted self-training that stays near the source."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -10,14 +9,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from wildtta.methods.gradient import GradientMethod, Lesson, Terms, help_text
-from wildtta.methods.losses import masked_mean
+from wildtta.methods.base import Rates
+from wildtta.methods.gradient import GradientMethod
+from wildtta.methods.losses import masked_mean, symmetric_cross_entropy
+from wildtta.methods.options import POSITIVE, SHARE, option
 from wildtta.methods.registry import register
 from wildtta.methods.tent import TENT_LEARNING_RATES
-from wildtta.parts.jitter import jitter
-from wildtta.parts.likelihood import smoothed_prior, soft_likelihood_ratio, stretched, symmetric_cross_entropy
-from wildtta.parts.pixels import Level, pixel_scale
+from wildtta.methods.views import MEAN_HELP, STD_HELP, Augment, Level, random_view
 from wildtta.randomness import next_generator, no_draws_yet
+from wildtta.step.loop import Loss, Selection
 from wildtta.step.report import Answer, Output
 
 if TYPE_CHECKING:
@@ -38,37 +38,32 @@ class ROID(GradientMethod):
     Paper: https://arxiv.org/abs/2306.00650. Code of its authors: https://github.com/mariodoebler/test-time-adaptation.
 
     ``augment`` is called as ``augment(images, generator)`` with network inputs and gives as many; None: CoTTA's random
-    views (:func:`wildtta.parts.jitter.jitter`). Learning rates below batches of 64 follow Tent's rule: its authors give none.
+    views (:func:`wildtta.methods.views.jitter`). Learning rates below batches of 64 follow Tent's rule: its authors give none.
     """
 
     name: ClassVar[str] = "roid"
     title: ClassVar[str] = "ROID"
     paper: ClassVar[str] = "Marsden et al., WACV 2024, https://arxiv.org/abs/2306.00650"
-    updates: ClassVar[str] = "affine parameters of all norms"
+    order: ClassVar[int] = 70
     passes: ClassVar[str] = "1 + s / 2s (s: share of diverse samples)"
     batch_of_one: ClassVar[str] = "yes, with weight 1"
-    learning_rates: ClassVar[dict[str, tuple[float, float]]] = TENT_LEARNING_RATES
+    learning_rates: ClassVar[Rates] = TENT_LEARNING_RATES
 
-    nesterov: bool = help_text("Nesterov momentum", True)
-    weighting: bool = help_text("weigh and choose samples by certainty and diversity; False: all teach alike", True)
-    temperature: float = help_text("T of the weights", 1 / 3)
-    prediction_keep: float = help_text("weight of the old value in the average prediction m", 0.9)
-    ensembling: float | None = help_text(
-        "weight of the adapted weights after each step; None: no pull to the source", 0.99
+    nesterov: bool = option("Nesterov momentum", True, needs="momentum")
+    weighting: bool = option("weigh and select samples by certainty and diversity; False: all alike", True)
+    temperature: float = option("T of the weights", 1 / 3, within=POSITIVE, needs="weighting")
+    prediction_keep: float = option(
+        "weight of the old value in the average prediction m", 0.9, within=SHARE, needs="weighting"
     )
-    consistency: bool = help_text("add the symmetric cross-entropy with a random view", True)
-    augment: Callable[[Tensor, torch.Generator], Tensor] | None = help_text("makes a view; None: jitter", None)
-    prior_correction: bool = help_text("multiply the returned logits by the batch's smoothed class prior", False)
-    mean: Level = help_text("pixel mean of the preprocessing (for the jitter); None: the network's, or the range", None)
-    std: Level = help_text("pixel std of the preprocessing", None)
-    seed: int = help_text("seed of the views", 0)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.temperature > 0:
-            raise ValueError(f"temperature must be a positive number, got {self.temperature!r}")
-        if not 0 <= self.prediction_keep <= 1:
-            raise ValueError(f"prediction_keep must lie between 0 and 1, got {self.prediction_keep!r}")
+    ensembling: float | None = option(
+        "weight of the adapted weights after each step, the rest is the source's; None: off", 0.99, within=SHARE
+    )
+    consistency: bool = option("add the symmetric cross-entropy with a random view", True)
+    augment: Augment | None = option("makes a view; None: jitter", None)
+    prior_correction: bool = option("multiply the returned logits by the batch's smoothed class prior", False)
+    mean: Level = option(MEAN_HELP, None)
+    std: Level = option(STD_HELP, None)
+    seed: int = option("seed of the views", 0)
 
     @classmethod
     def example_options(cls, images: Tensor) -> dict[str, Any]:
@@ -86,9 +81,9 @@ class ROID(GradientMethod):
         uniform = torch.full((classes,), 1 / classes, dtype=engine.dtype, device=engine.device)
         return {**super().declare(engine), "mean_prediction": uniform, **no_draws_yet()}
 
-    # -- who teaches, and how much ------------------------------------------------------------------------------------------
+    # -- which samples, and how much ------------------------------------------------------------------------------------------
 
-    def select(self, engine: Engine, first: Output) -> Lesson:
+    def select(self, engine: Engine, first: Output) -> Selection:
         logits = first.logits.detach()
         uncertainty = self.uncertainty(first).detach()
         mask = torch.isfinite(uncertainty)
@@ -98,45 +93,41 @@ class ROID(GradientMethod):
             distance = stretched(1 - similarity)
             mask = distance >= distance.mean()
             weights = (distance * stretched(-uncertainty) / self.temperature).exp()
-        if self.reliable is not None:
-            mask = mask & (uncertainty < self.threshold(engine))
-        lesson = Lesson(mask, first.labels, weights / len(weights))
+        selection = Selection(mask, first.labels, weights / len(weights))
         if self.consistency:
-            lesson.further_forwards = lesson.further_backwards = mask.sum()
-        return lesson
+            selection.further_forwards = selection.further_backwards = mask.sum()
+        return selection
 
-    def remember(self, engine: Engine, first: Output, lesson: Lesson, allowed: Tensor) -> None:
-        super().remember(engine, first, lesson, allowed)
+    def remember(self, engine: Engine, first: Output, selection: Selection, allowed: Tensor) -> None:
         average = engine.memory["mean_prediction"]
         fresh = first.logits.detach().softmax(-1).mean(0)
         moved = self.prediction_keep * average + (1 - self.prediction_keep) * fresh
         average.copy_(torch.where(allowed, moved, average))
 
     def recovered(self, engine: Engine, trigger: Tensor) -> None:
-        super().recovered(engine, trigger)
         engine.memory["mean_prediction"].masked_fill_(trigger, 1 / engine.network.classes)
 
     # -- the loss ------------------------------------------------------------------------------------------------------------
 
-    def terms(self, engine: Engine, output: Output, lesson: Lesson, forming: Lesson) -> Terms:
-        terms = super().terms(engine, output, lesson, forming)
-        terms.entropy = masked_mean(self.uncertainty(output).detach(), lesson.mask)
-        # The base class averages over those who teach; here their weighted sum is divided by the whole batch.
-        terms.parts[0] = terms.parts[0] * terms.teachers
+    def loss(self, engine: Engine, output: Output, selection: Selection) -> Loss:
+        loss = super().loss(engine, output, selection)
+        loss.entropy = masked_mean(self.uncertainty(output).detach(), selection.mask)
+        # The base class averages over the selected samples; here their weighted sum is divided by the whole batch.
+        loss.parts[0] = loss.parts[0] * loss.selected
         if self.consistency:
-            terms.parts.append(self._inconsistency(engine, output, lesson))
-        return terms
+            loss.parts.append(self._inconsistency(engine, output, selection))
+        return loss
 
-    def sample_losses(self, engine: Engine, output: Output, lesson: Lesson) -> Tensor:
-        assert lesson.weights is not None
-        return soft_likelihood_ratio(output.logits) * lesson.weights
+    def sample_losses(self, engine: Engine, output: Output, selection: Selection) -> Tensor:
+        assert selection.weights is not None
+        return soft_likelihood_ratio(output.logits) * selection.weights
 
-    def _inconsistency(self, engine: Engine, output: Output, lesson: Lesson) -> Tensor:
-        """Σ over S of w·SCE(x̂, x)/B; only those who teach are viewed."""
-        assert lesson.weights is not None
-        images, logits, weights = output.images, output.logits, lesson.weights
-        if lesson.mask is not None:
-            positions = lesson.mask.nonzero().squeeze(1)  # with batch statistics this is the step's one read
+    def _inconsistency(self, engine: Engine, output: Output, selection: Selection) -> Tensor:
+        """Σ over S of w·SCE(x̂, x)/B; only selected samples are viewed."""
+        assert selection.weights is not None
+        images, logits, weights = output.images, output.logits, selection.weights
+        if selection.mask is not None:
+            positions = selection.mask.nonzero().squeeze(1)  # with batch statistics this is the step's one read
             if len(positions) == 0:
                 return (logits * 0).sum()
             images, logits, weights = images[positions], logits[positions], weights[positions]
@@ -144,31 +135,55 @@ class ROID(GradientMethod):
         return (symmetric_cross_entropy(viewed.logits, logits) * weights).sum()
 
     def _view(self, engine: Engine, images: Tensor) -> Tensor:
-        generator = next_generator(engine.memory, self.seed, images.device)
-        if self.augment is not None:
-            return self.augment(images, generator)
-        if images.dim() != 4:
+        if self.augment is None and images.dim() != 4:
             raise ValueError(
                 f"ROID's random views are of images [batch, channels, height, width], got inputs of shape "
                 f"{tuple(images.shape)}; give augment= (a function of (inputs, generator)) or consistency=False"
             )
-        scale = pixel_scale(engine.network.module, images, self.mean, self.std)
-        return scale.inputs(jitter(scale.pixels(images), generator))
+        generator = next_generator(engine.memory, self.seed, images.device)
+        return random_view(engine.network.module, images, generator, self.augment, self.mean, self.std)
 
-    def kept_share(self, ensembling: float, batch_size: int) -> float:
-        """The same in every step, as in the authors' code, whatever the batch size."""
-        return ensembling
+    def updated(self, engine: Engine, theta: Tensor) -> Tensor:
+        """Weight ensembling with the source, the same in every step whatever the batch size, as in the authors' code."""
+        if self.ensembling is None:
+            return theta
+        assert engine.source is not None
+        return self.ensembling * theta + (1 - self.ensembling) * engine.source
 
     # -- the answer ------------------------------------------------------------------------------------------------------------
 
     def step(self, engine: Engine, images: Tensor) -> Answer:
-        return self._corrected(super().step(engine, images))
-
-    def predict(self, engine: Engine, images: Tensor) -> Answer:
-        return self._corrected(super().predict(engine, images))
-
-    def _corrected(self, answer: Answer) -> Answer:
-        if self.prior_correction:
-            logits = answer.output.logits.detach()
-            answer.output = answer.output.answering(logits * smoothed_prior(logits))
+        answer = super().step(engine, images)
+        answer.output = self._corrected(answer.output)
         return answer
+
+    def predicted(self, engine: Engine, images: Tensor) -> Output:
+        return self._corrected(super().predicted(engine, images))
+
+    def _corrected(self, output: Output) -> Output:
+        logits = output.logits.detach()
+        return output.answering(logits * smoothed_prior(logits)) if self.prior_correction else output
+
+
+def soft_likelihood_ratio(logits: Tensor, *, highest: float = 0.99, epsilon: float = 1e-5) -> Tensor:
+    """SLR, −Σ_c p_c ln(p_c/(1 − p_c) + ε) per sample, with p cut at ``highest``: its gradient does not fade with confidence."""
+    probabilities = logits.softmax(-1).clamp(max=highest)
+    return -(probabilities * (probabilities / (1 - probabilities) + epsilon).log()).sum(-1)
+
+
+def stretched(values: Tensor) -> Tensor:
+    """Values moved and scaled to [0, 1]; all 0 where they are all the same (a batch of one)."""
+    low, high = values.min(), values.max()
+    width = high - low
+    return torch.where(width > 0, (values - low) / torch.where(width > 0, width, 1.0), torch.zeros_like(values))
+
+
+def smoothed_prior(logits: Tensor) -> Tensor:
+    """The batch's class prior, [C], smoothed the more the fewer samples there are and the flatter it is.
+
+    (p̄ + s)/(1 + s·C) with p̄ the mean prediction of B samples and s = max(1/B, 1/C)/max p̄.
+    """
+    number, classes = logits.shape
+    prior = logits.softmax(-1).mean(0)
+    smooth = max(1 / number, 1 / classes) / prior.max()
+    return (prior + smooth) / (1 + smooth * classes)

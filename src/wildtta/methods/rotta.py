@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from wildtta.methods.answering import answer_with
-from wildtta.methods.base import BatchStatistics, Method
-from wildtta.methods.gradient import help_text
+from wildtta.methods.base import BatchStatistics, Method, answer_with
+from wildtta.methods.losses import cross_entropy
+from wildtta.methods.options import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, SHARE, option
 from wildtta.methods.registry import register
+from wildtta.methods.views import MEAN_HELP, STD_HELP, Augment, Level, random_view
 from wildtta.network.statistics import Moments, norm_statistics
-from wildtta.parts.balanced_memory import BalancedMemory, timeliness_weights
-from wildtta.parts.jitter import jitter
-from wildtta.parts.pixels import Level, pixel_scale
 from wildtta.randomness import next_generator, no_draws_yet
 from wildtta.step.optimizers import FlatOptimizer
 from wildtta.step.precision import losses_in_full_precision
-from wildtta.step.report import Answer, Output, StepReport
+from wildtta.step.report import Answer, Output
 
 if TYPE_CHECKING:
     from wildtta.step.engine import Engine
 
 _OPTIMIZER = FlatOptimizer("adam")
+_EMPTY = -1
 
 
 @register
@@ -38,43 +36,35 @@ class RoTTA(Method):
         teacher ← (1 − ν)·teacher + ν·student,   s(a) = exp(−a/N) / (1 + exp(−a/N))
 
     over a memory of N samples that is balanced over predicted classes and prefers recent and certain samples
-    (:class:`wildtta.parts.balanced_memory.BalancedMemory`). BatchNorm of student and teacher normalises by slow averages
+    (:class:`BalancedMemory`). BatchNorm of student and teacher normalises by slow averages
     of its own, μ ← (1 − α)·μ + α·μ_batch, which move while learning and stand still while predicting. The teacher
     answers. On GroupNorm and LayerNorm networks there are no averages to keep; the rest is the same.
     Paper: https://arxiv.org/abs/2303.13899. Code of its authors: https://github.com/BIT-DA/RoTTA.
 
     ``augment`` is called as ``augment(images, generator)`` with network inputs and gives as many; None:
-    :func:`wildtta.parts.jitter.jitter` on pixels.
+    :func:`wildtta.methods.views.jitter` on pixels.
     """
 
     name: ClassVar[str] = "rotta"
     title: ClassVar[str] = "RoTTA"
+    order: ClassVar[int] = 150
     paper: ClassVar[str] = "Yuan et al., CVPR 2023, https://arxiv.org/abs/2303.13899"
     updates: ClassVar[str] = "affine parameters of all norms, BatchNorm statistics; a teacher of both"
     passes: ClassVar[str] = "3 / 1"
     prediction: ClassVar = "teacher"
     batch_statistics: ClassVar[BatchStatistics] = "source"
 
-    lr: float = help_text("Adam's learning rate", 1e-3)
-    capacity: int = help_text("N: samples in the memory", 64)
-    every: int = help_text("samples between updates", 64)
-    teacher_rate: float = help_text("ν: weight of the student in the teacher", 1e-3)
-    norm_rate: float = help_text("α: weight of a batch in BatchNorm's averages", 0.05)
-    timeliness: float = help_text("λ_t: weight of a kept sample's age in its score", 1.0)
-    uncertainty: float = help_text("λ_u: weight of a kept sample's entropy in its score", 1.0)
-    augment: Callable[[Tensor, torch.Generator], Tensor] | None = help_text("the student's view; None: jitter", None)
-    mean: Level = help_text("pixel mean of the preprocessing (for the jitter); None: the network's, or the range", None)
-    std: Level = help_text("pixel std of the preprocessing", None)
-    seed: int = help_text("seed of the views", 0)
-
-    def __post_init__(self) -> None:
-        if self.capacity < 1 or self.every < 1:
-            raise ValueError(f"capacity and every must be at least 1, got {self.capacity} and {self.every}")
-        for name in ("teacher_rate", "norm_rate"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must lie between 0 and 1, got {getattr(self, name)!r}")
-        if not (self.lr > 0 and math.isfinite(self.lr)):
-            raise ValueError(f"lr must be a positive number, got {self.lr!r}")
+    lr: float = option("Adam's learning rate", 1e-3, within=POSITIVE)
+    capacity: int = option("N: samples in the memory", 64, within=AT_LEAST_ONE)
+    every: int = option("samples between updates", 64, within=AT_LEAST_ONE)
+    teacher_rate: float = option("ν: weight of the student in the teacher", 1e-3, within=SHARE)
+    norm_rate: float = option("α: weight of a batch in BatchNorm's averages", 0.05, within=SHARE)
+    timeliness: float = option("λ_t: weight of a kept sample's age in its score", 1.0, within=NOT_NEGATIVE)
+    uncertainty: float = option("λ_u: weight of a kept sample's entropy in its score", 1.0, within=NOT_NEGATIVE)
+    augment: Augment | None = option("the student's view; None: jitter", None)
+    mean: Level = option(MEAN_HELP, None)
+    std: Level = option(STD_HELP, None)
+    seed: int = option("seed of the views", 0)
 
     @classmethod
     def example_options(cls, images: Tensor) -> dict[str, Any]:
@@ -102,17 +92,13 @@ class RoTTA(Method):
 
     # -- answering -----------------------------------------------------------------------------------------------------
 
-    def predict(self, engine: Engine, images: Tensor) -> Answer:
-        output = self._teacher_output(engine, images)
-        return Answer(output, StepReport.of_prediction(output, engine))
-
     def step(self, engine: Engine, images: Tensor) -> Answer:
         if images.shape[1:] != engine.memory["kept_images"].shape[1:]:
             raise ValueError(
                 f"rotta keeps images of shape {tuple(engine.memory['kept_images'].shape[1:])} (the first batch's), "
                 f"got {tuple(images.shape[1:])}; resize the images, or adapt the network anew"
             )
-        output = self._teacher_output(engine, images)
+        output = self.predicted(engine, images)
         probabilities = output.logits.softmax(-1)
         uncertainties = -(probabilities * (probabilities + 1e-6).log()).sum(-1)
         sound = (torch.isfinite(images).flatten(1).all(1) & torch.isfinite(uncertainties)).all()
@@ -137,7 +123,7 @@ class RoTTA(Method):
             gradient_norm=gradient_norm,
         )
 
-    def _teacher_output(self, engine: Engine, images: Tensor) -> Output:
+    def predicted(self, engine: Engine, images: Tensor) -> Output:
         with engine.at(engine.memory["teacher"], back_to=engine.learnables.vector()):
             return self._forward(engine, images, "teacher", grad=False, moving=None)
 
@@ -176,11 +162,11 @@ class RoTTA(Method):
         }
         with engine.at(memory["teacher"], back_to=theta):
             target = self._forward(engine, images, "teacher", grad=False, moving=averages.get("teacher")).logits
-        views = self._augmented(engine, images)
+        generator = next_generator(memory, self.seed, images.device)
+        views = random_view(engine.network.module, images, generator, self.augment, self.mean, self.std)
         student = self._forward(engine, views, "student", grad=True, moving=averages.get("student"))
         with losses_in_full_precision(engine.device):
-            losses = -(target.softmax(-1) * student.logits.log_softmax(-1)).sum(-1)
-            gradient = learnables.gradient((losses * weights).mean())
+            gradient = learnables.gradient((cross_entropy(target, student.logits) * weights).mean())
         updated, state = _OPTIMIZER.update(theta, gradient, memory, self.lr)
         sound = torch.isfinite(updated).all() & torch.isfinite(gradient).all()
         teacher = (1 - self.teacher_rate) * memory["teacher"] + self.teacher_rate * updated
@@ -192,9 +178,74 @@ class RoTTA(Method):
         learnables.assign(torch.where(sound, updated, theta))
         return len(rows), gradient.norm()
 
-    def _augmented(self, engine: Engine, images: Tensor) -> Tensor:
-        generator = next_generator(engine.memory, self.seed, images.device)
-        if self.augment is not None:
-            return self.augment(images, generator)
-        scale = pixel_scale(engine.network.module, images, self.mean, self.std)
-        return scale.inputs(jitter(scale.pixels(images), generator))
+
+@dataclass(frozen=True)
+class BalancedMemory:
+    """Category-balanced sampling with timeliness and uncertainty (CSTU; Yuan et al., CVPR 2023).
+
+    A sample's score is λ_t / (1 + exp(−age/N)) + λ_u · uncertainty / ln C. A new sample is let in where there is room for
+    its class; else the sample with the highest score gives way, among its own class where that has its share N/C
+    already, among the fullest classes otherwise, and only if its score is higher than the new one's. Which row that is
+    is decided on the host from a few numbers; the images stay on the device.
+    """
+
+    capacity: int
+    classes: int
+    timeliness: float = 1.0
+    uncertainty: float = 1.0
+
+    def empty(self) -> dict[str, Tensor]:
+        """The bookkeeping of a memory that holds nothing; on the host."""
+        return {
+            "kept_class": torch.full((self.capacity,), _EMPTY, dtype=torch.int64),
+            "kept_uncertainty": torch.zeros(self.capacity, dtype=torch.float64),
+            "kept_age": torch.zeros(self.capacity, dtype=torch.int64),
+            "kept_since": torch.zeros(self.capacity, dtype=torch.int64),
+            "offered": torch.zeros((), dtype=torch.int64),
+        }
+
+    def score(self, age: int, uncertainty: float) -> float:
+        timely = self.timeliness / (1 + math.exp(-age / self.capacity))
+        return timely + self.uncertainty * uncertainty / math.log(self.classes)
+
+    def offer(self, memory: dict[str, Tensor], label: int, uncertainty: float) -> int | None:
+        """Let a sample in if it deserves a row: the row, or None. Everything kept grows older by one."""
+        row = self._row_for(memory, label, self.score(0, uncertainty))
+        if row is not None:
+            memory["kept_class"][row] = label
+            memory["kept_uncertainty"][row] = uncertainty
+            memory["kept_age"][row] = 0
+            memory["kept_since"][row] = memory["offered"]
+        memory["kept_age"].add_(memory["kept_class"] != _EMPTY)
+        memory["offered"].add_(1)
+        return row
+
+    def rows(self, memory: dict[str, Tensor]) -> list[int]:
+        """Occupied rows, by class and then by arrival."""
+        labels, since = memory["kept_class"].tolist(), memory["kept_since"].tolist()
+        occupied = [row for row, label in enumerate(labels) if label != _EMPTY]
+        return sorted(occupied, key=lambda row: (labels[row], since[row]))
+
+    def _row_for(self, memory: dict[str, Tensor], label: int, score: float) -> int | None:
+        labels = memory["kept_class"].tolist()
+        of_class = labels.count(label)
+        if of_class < self.capacity / self.classes:
+            if _EMPTY in labels:
+                return int(labels.index(_EMPTY))
+            counts = torch.bincount(memory["kept_class"], minlength=self.classes)
+            giving = set((counts == counts.max()).nonzero().flatten().tolist())
+        else:
+            giving = {label}
+        ages, uncertainties = memory["kept_age"].tolist(), memory["kept_uncertainty"].tolist()
+        worst, highest = None, -math.inf
+        for row in self.rows(memory):
+            if labels[row] in giving:
+                candidate = self.score(ages[row], uncertainties[row])
+                if candidate >= highest:
+                    worst, highest = row, candidate
+        return worst if highest > score else None
+
+
+def timeliness_weights(ages: Tensor, capacity: int) -> Tensor:
+    """exp(−a)/(1 + exp(−a)) with a = age/N: the weight of a kept sample in the loss (in float32, as its authors have it)."""
+    return torch.sigmoid(-(ages.double() / capacity).float())

@@ -1,8 +1,7 @@
-"""ZeroSiam: two branches of one pass, one behind a predictor, and the other only followed."""
+"""ZeroSiam: entropy minimisation behind a linear predictor, aligned with the network's own prediction."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -10,9 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from wildtta.methods.gradient import GradientMethod, Lesson, Terms, help_text
+from wildtta.methods.base import Rates
+from wildtta.methods.gradient import GradientMethod
 from wildtta.methods.losses import entropy, masked_mean
+from wildtta.methods.options import NOT_NEGATIVE, option
 from wildtta.methods.registry import register
+from wildtta.step.loop import Loss, Selection
 from wildtta.step.optimizers import momentum_update
 from wildtta.step.report import Output
 
@@ -46,24 +48,20 @@ class ZeroSiam(GradientMethod):
 
     name: ClassVar[str] = "zerosiam"
     title: ClassVar[str] = "ZeroSiam"
+    order: ClassVar[int] = 190
     paper: ClassVar[str] = "Chen et al., ICLR 2026, https://arxiv.org/abs/2509.23183"
     updates: ClassVar[str] = "affine parameters of all norms; a linear predictor of its own"
-    learning_rates: ClassVar[dict[str, tuple[float, float]]] = {
+    learning_rates: ClassVar[Rates] = {
         "convolutional": (2.5e-3 / 16, 2.5e-3),
         "transformer": (5e-3 / 32, 5e-3),
     }
 
-    alignment: float = help_text("α, weight of the divergence between the branches", 1.0)
-    predictor_rate: float | None = help_text(
-        "the predictor's learning rate as a multiple of lr; None: 10 (convolutional), 1 (transformer)", None
+    alignment: float = option("α, weight of the divergence between the branches", 1.0, within=NOT_NEGATIVE)
+    predictor_rate: float | None = option(
+        "the predictor's learning rate as a multiple of lr; None: 10 (convolutional), 1 (transformer)",
+        None,
+        within=NOT_NEGATIVE,
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not (self.alignment >= 0 and math.isfinite(self.alignment)):
-            raise ValueError(f"alignment must be a number of at least 0, got {self.alignment!r}")
-        if self.predictor_rate is not None and not self.predictor_rate >= 0:
-            raise ValueError(f"predictor_rate must be at least 0 or None, got {self.predictor_rate!r}")
 
     def declare(self, engine: Engine) -> dict[str, Tensor]:
         identity = torch.eye(engine.network.feature_width, dtype=engine.dtype, device=engine.device)
@@ -73,28 +71,26 @@ class ZeroSiam(GradientMethod):
             "predictor_momentum": torch.zeros_like(identity),
         }
 
-    def sample_losses(self, engine: Engine, output: Output, lesson: Lesson) -> Tensor:
-        losses = self._siamese(engine, output.features, output.logits, engine.memory["predictor"])
-        return losses if lesson.weights is None else losses * lesson.weights
+    def sample_losses(self, engine: Engine, output: Output, selection: Selection) -> Tensor:
+        return self._siamese(engine, output.features, output.logits, engine.memory["predictor"])
 
     def _siamese(self, engine: Engine, features: Tensor, logits: Tensor, predictor: Tensor) -> Tensor:
         """H(p_o) + α D(p_o, sg[p_t]) of each sample."""
         online = engine.head_logits(F.linear(features, predictor))
         return entropy(online) + self.alignment * symmetric_divergence(online, logits.detach())
 
-    def terms(self, engine: Engine, output: Output, lesson: Lesson, forming: Lesson) -> Terms:
-        terms = super().terms(engine, output, lesson, forming)
-        terms.entropy = masked_mean(self.uncertainty(output).detach(), lesson.mask)
-        return terms
+    def loss(self, engine: Engine, output: Output, selection: Selection) -> Loss:
+        loss = super().loss(engine, output, selection)
+        loss.entropy = masked_mean(self.uncertainty(output).detach(), selection.mask)
+        return loss
 
-    def remember(self, engine: Engine, first: Output, lesson: Lesson, allowed: Tensor) -> None:
+    def remember(self, engine: Engine, first: Output, selection: Selection, allowed: Tensor) -> None:
         """The predictor's own step. Its gradient needs the features alone, so the network is not passed again."""
-        super().remember(engine, first, lesson, allowed)
         memory = engine.memory
         with torch.enable_grad():
             predictor = memory["predictor"].clone().requires_grad_()
             losses = self._siamese(engine, first.features.detach(), first.logits.detach(), predictor)
-            (gradient,) = torch.autograd.grad(masked_mean(losses, lesson.mask), predictor)
+            (gradient,) = torch.autograd.grad(masked_mean(losses, selection.mask), predictor)
         direction, momentum = momentum_update(
             gradient, memory["predictor_momentum"], momentum=self.momentum, nesterov=self.nesterov
         )
@@ -105,7 +101,6 @@ class ZeroSiam(GradientMethod):
         memory["predictor_momentum"].copy_(torch.where(allowed, momentum, memory["predictor_momentum"]))
 
     def recovered(self, engine: Engine, trigger: Tensor) -> None:
-        super().recovered(engine, trigger)
         predictor, momentum = engine.memory["predictor"], engine.memory["predictor_momentum"]
         identity = torch.eye(len(predictor), dtype=predictor.dtype, device=predictor.device)
         predictor.copy_(torch.where(trigger, identity, predictor))

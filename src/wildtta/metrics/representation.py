@@ -29,8 +29,8 @@ def batch_redundancy_and_inequity(rows: Tensor, head: nn.Linear) -> dict[str, Te
     with torch.no_grad():
         wide = rows if rows.dtype == torch.float64 else rows.float()
         return {
-            "feature_redundancy": redundancy(wide, reading="columns"),
-            "feature_redundancy_rows": redundancy(wide, reading="rows"),
+            "feature_redundancy": redundancy(wide, normalisation="columns"),
+            "feature_redundancy_rows": redundancy(wide, normalisation="rows"),
             "feature_inequity": inequity(wide, head.weight.to(wide.dtype), _bias(head, wide.dtype)),
         }
 
@@ -88,7 +88,7 @@ class FeatureStatistics:
         if self._moments:
             of_columns = redundancy_from_moments(self._count, self._sums["first"], self._sums["second"])
             of_rows = redundancy_from_moments(
-                self._count, self._sums["first_rows"], self._sums["second_rows"], reading="rows"
+                self._count, self._sums["first_rows"], self._sums["second_rows"], normalisation="rows"
             )
             values |= {"redundancy": float(of_columns), "redundancy_rows": float(of_rows)}
         return values

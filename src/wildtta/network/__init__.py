@@ -1,4 +1,4 @@
-"""Somebody's network: where its head begins, which norms it has, which parameters may learn."""
+"""A classifier as adaptation sees it: where its head begins, which norms it has, which parameters may learn."""
 
 from wildtta.network.inspection import Network, inspect_network
 from wildtta.network.norms import is_batch_norm, is_norm

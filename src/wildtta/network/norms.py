@@ -10,22 +10,16 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-_NORM_TYPES: tuple[type[nn.Module], ...] = (
-    _BatchNorm,
-    _InstanceNorm,
-    nn.LayerNorm,
-    nn.GroupNorm,
-    nn.RMSNorm,
-)
+_NORM_TYPES = (_BatchNorm, _InstanceNorm, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 _NORM_CLASS_NAME = re.compile(r"norm(act)?\d*d?$", re.IGNORECASE)
 
 
 def is_norm(module: nn.Module) -> bool:
     """Whether ``module`` is a normalisation layer with something to learn (an affine weight).
 
-    torch's own layers and all their subclasses (timm's and torchvision's among them) are known by type. A layer that
-    somebody wrote as a plain module (many RMSNorms) is known by its shape: a leaf whose class is called a norm and
-    whose weight is a vector.
+    torch's own layers and all their subclasses (timm's and torchvision's among them) are known by type. A layer written
+    as a plain module (many RMSNorms) is known by its shape: a leaf whose class is called a norm and whose weight is a
+    vector.
     """
     weight = getattr(module, "weight", None)
     if not isinstance(weight, nn.Parameter):

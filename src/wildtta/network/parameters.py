@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import Literal
+from typing import Literal, cast
 
 from torch import nn
 
@@ -28,28 +28,26 @@ def _by_scope(network: Network, scope: Scope) -> list[str]:
     if not network.norm_names:
         raise ValueError(
             f"{type(network.module).__name__} has no normalisation layer with affine parameters (BatchNorm, GroupNorm, "
-            "LayerNorm, InstanceNorm, RMSNorm), and this method learns those. Choose what learns with "
+            "LayerNorm, InstanceNorm, RMSNorm), and only those would learn. Choose what learns with "
             "parameters=: a list of parameter names, a regular expression or a function"
         )
-    left_alone = set(network.top_norm_names) if scope == "norms below the top" else set()
-    wanted = {
-        id(parameter)
-        for name in network.norm_names
-        if name not in left_alone
-        for parameter in norm_parameters(network.module.get_submodule(name))
-    }
+    frozen = network.top_norm_names if scope == "norms below the top" else []
+    layers = [network.module.get_submodule(name) for name in network.norm_names if name not in frozen]
+    wanted = {id(parameter) for layer in layers for parameter in norm_parameters(layer)}
     return [name for name, parameter in available.items() if id(parameter) in wanted]
 
 
 def choose_parameters(network: Network, choice: ParameterChoice, scope: Scope) -> list[str]:
     """Names of the parameters that learn, in the network's order.
 
-    ``choice`` is ``"auto"`` (the method's ``scope``), a regular expression searched in each name, a list of names, or
-    a function of (name, parameter).
+    ``choice`` is ``"auto"`` (the method's ``scope``), another scope (``"norms"``, ``"norms below the top"``,
+    ``"everything"``), a regular expression searched in each name, a list of names, or a function of (name, parameter).
     """
-    available = _named_parameters(network.module)
     if choice == "auto":
         return _by_scope(network, scope)
+    if choice in ("norms", "norms below the top", "everything"):
+        return _by_scope(network, cast(Scope, choice))
+    available = _named_parameters(network.module)
     if isinstance(choice, str):
         try:
             pattern = re.compile(choice)
@@ -68,7 +66,7 @@ def choose_parameters(network: Network, choice: ParameterChoice, scope: Scope) -
                 f"parameters= names {unknown[:5]}, which this network does not have; its parameters: "
                 f"{', '.join(list(available)[:12])}{', …' if len(available) > 12 else ''}"
             )
-        chosen = [name for name in available if name in set(wanted)]
+        chosen = [name for name in available if name in wanted]
         described = "the list given as parameters="
     if not chosen:
         raise ValueError(

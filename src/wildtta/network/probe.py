@@ -1,7 +1,8 @@
-"""One forward pass over a made-up input, to see a network at work: what runs, in which order, with which shapes."""
+"""One forward pass over a dummy input: what runs, in which order, with which shapes."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -118,30 +119,37 @@ def _watch(network: nn.Module, images: Tensor) -> Execution:
     return seen
 
 
+@contextlib.contextmanager
+def undisturbed(network: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients; modes, buffers and the random state are left as they were."""
+    modes = {module: module.training for module in network.modules()}
+    devices = {parameter.device for parameter in network.parameters() if parameter.is_cuda}
+    for module in modes:
+        module.training = False
+    try:
+        with torch.inference_mode(False), torch.no_grad(), torch.random.fork_rng(devices):
+            yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
 def probe(network: nn.Module) -> Execution | None:
-    """Run ``network`` once (two samples, evaluation mode, no gradient) and tell what ran; None where no input fits.
+    """Run ``network`` once on two samples of zeros and say what ran; None where no input fits.
 
     Shapes come from the network's own hints, else from its convolutions with usual image sides, else from its
-    linear layers. Modes, buffers and the random state are left as they were.
+    linear layers.
     """
     reference = next(network.parameters(), None)
     if reference is None:
         return None
-    modes = {module: module.training for module in network.modules()}
-    for module in modes:
-        module.training = False
-    devices = [reference.device] if reference.device.type == "cuda" else []
-    try:
-        with torch.inference_mode(False), torch.no_grad(), torch.random.fork_rng(devices):
-            for shape in _candidate_shapes(network):
-                images = torch.zeros(2, *shape, dtype=reference.dtype, device=reference.device)
-                try:
-                    return _watch(network, images)
-                except TypeError:
-                    raise
-                except Exception:
-                    continue
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
+    with undisturbed(network):
+        for shape in _candidate_shapes(network):
+            images = torch.zeros(2, *shape, dtype=reference.dtype, device=reference.device)
+            try:
+                return _watch(network, images)
+            except TypeError:
+                raise
+            except Exception:
+                continue
     return None

@@ -1,7 +1,7 @@
-"""BatchNorm layers that normalise by chosen moments: mixtures, running averages, teachers' own.
+"""BatchNorm layers that normalise by other moments than the source's or the batch's.
 
-:class:`~wildtta.network.norms.BatchStatistics` switches between the source's moments and the batch's. Some methods want
-others (a source–test mixture, an average over batches), with or without a gradient through them.
+:class:`~wildtta.network.norms.BatchStatistics` switches between these two. Some methods want others (a source–test
+mixture, an average over batches), with or without a gradient through them.
 """
 
 from __future__ import annotations

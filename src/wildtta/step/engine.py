@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from wildtta.kernels.faster_kernels import faster_kernels
-from wildtta.kernels.map_layout import MapLayout
-from wildtta.kernels.norm_fusion import NormFusion
+from wildtta.kernels import FastPasses
 from wildtta.network import Network
+from wildtta.network.features import FeatureTap
 from wildtta.network.output import logits_of
 from wildtta.network.stages import run_to
 from wildtta.step.compiling import CompiledNetwork
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Engine:
-    """A network in the hands of a method.
+    """A network with what a method needs to run it.
 
     ``memory`` is the whole online state beside the parameters: a flat dict of tensors, declared once, changed in place.
     """
@@ -40,31 +39,24 @@ class Engine:
         self.given_batch_size: int | None = None
         self.batch_size: int | None = None
         self.share: float | None = None
-        """Share of samples that taught lately: decides whether the first pass keeps its graph."""
+        """Share of samples selected in the last batch: decides whether the first pass keeps its graph."""
         self.fixed_shapes = False
         """Whether a step must run without looking at the data (while a CUDA graph is recorded)."""
         self.fastest = False
         """Whether speed was asked for above all (``precision="auto"``): libraries may then time their kernels."""
         self.host_steps = 0
         """Updates so far."""
-        self.known_bank_rows = 0
-        """Rows of the bank as the host last saw them (it looks until the bank is warm)."""
-        self.bank_before: dict[str, Tensor] = {}
-        """The bank before a refresh that a step sees ahead of time (``bank_refresh="before"``)."""
+        self.gate_open = False
+        """Whether the host has seen that the method may learn (it looks until then)."""
         self.compiled: CompiledNetwork | None = None
-        self.faster_kernels = True
-        """Whether attention and LayerNorm on CUDA may run as our own kernels."""
-        self.fused_norms: bool | None = None
-        """Whether GroupNorms on CUDA run as one kernel, with their ReLU: None where it pays, True always, False never."""
-        self._norm_fusion = NormFusion(network.module)
-        self._layout = MapLayout(network.module)
+        self.fast = FastPasses(network.module, network.head)
         self.image_shape: tuple[int, ...] | None = None
         """Shape of one image, once a batch has shown it: for state that holds images."""
         self.companions: dict[str, Any] = {}
         """Frozen helpers of the method (a diffusion model, a branch's structure): no part of the state."""
         self.source: Tensor | None = None if learnables is None else learnables.vector()
         self.memory: dict[str, Tensor] = {}
-        self.memory = self.first_day()
+        self.memory = self.initial_state()
 
     # -- what learns ---------------------------------------------------------------------------------------------------
 
@@ -101,26 +93,26 @@ class Engine:
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
-    def first_day(self) -> dict[str, Tensor]:
-        """The declared state as it was before the first batch."""
+    def initial_state(self) -> dict[str, Tensor]:
+        """The declared state before the first batch."""
         device = self.device
         state = {name: torch.zeros((), dtype=torch.int64, device=device) for name in COUNTERS}
         declared = self.method.declare(self)
         return {**state, **declared}
 
     def reset(self) -> None:
-        """Parameters and state as on the first day, in place."""
+        """Parameters and state back to the initial state, in place."""
         if self._learnables is not None and self.source is not None:
             self._learnables.assign(self.source)
-        for name, value in self.first_day().items():
+        for name, value in self.initial_state().items():
             self.memory[name].copy_(value)
         self.batch_size = self.given_batch_size
         self.share = None
         self.host_steps = 0
-        self.known_bank_rows = 0
+        self.gate_open = False
 
     def restart(self) -> None:
-        """What learning changed as on the first day (an episode ends); what the first batch told, and the counters, stay."""
+        """What learning changed goes back to the initial state (an episode ends); counters and the batch size stay."""
         kept = {name: self.memory[name].clone() for name in COUNTERS}
         batch_size, share = self.batch_size, self.share
         self.reset()
@@ -133,17 +125,22 @@ class Engine:
         if self.image_shape is not None:
             return
         self.image_shape = image_shape
-        for name, value in self.first_day().items():
+        for name, value in self.initial_state().items():
             if self.memory[name].shape != value.shape:
                 self.memory[name] = value
 
     def moved(self) -> None:
         """Follow the network to its (new) device and type."""
-        self._norm_fusion.forget()
+        self.fast.forget()
         if self._learnables is not None and self.source is not None:
             self.source = self.source.to(self._learnables.device, self._learnables.dtype)
-        fresh = self.first_day()
+        fresh = self.initial_state()
         self.memory = {name: self.memory[name].to(value.device, value.dtype) for name, value in fresh.items()}
+
+    def observed(self) -> dict[str, Tensor]:
+        """What a step's report shows of the state."""
+        shown = {name: self.memory[name] for name in ("resets", "skipped")}
+        return {**shown, **self.method.observed(self)}
 
     def count(self, **amounts: Tensor | int) -> None:
         """Add to the counters."""
@@ -154,7 +151,7 @@ class Engine:
 
     def forward(self, images: Tensor, *, grad: bool) -> Output:
         """One pass: logits and features in at least float32, with a graph where ``grad``."""
-        with torch.set_grad_enabled(grad), pass_precision(self.precision, images.device), self._fast_norms(images):
+        with torch.set_grad_enabled(grad), pass_precision(self.precision, images.device):
             raw, features = self._run(images) if self.compiled is None else self.compiled(images)
         logits = logits_of(raw)
         features = logits if features is None else features
@@ -167,34 +164,15 @@ class Engine:
 
     def _run(self, images: Tensor) -> tuple[Any, Tensor | None]:
         """The network's result and what entered its head."""
-        captured: list[Tensor] = []
-
-        def tap(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-            captured[:] = [inputs[0]]
-
-        handle = self.network.head.register_forward_pre_hook(tap)
-        try:
-            with self._faster(images):
-                raw = self._layout.run(self.network.module, images)
-        finally:
-            handle.remove()
-        return raw, captured[0] if captured else None
+        fast = self.fast.applied(images, recording=self.fixed_shapes)
+        with fast, contextlib.closing(FeatureTap(self.network.head)) as tap:
+            return self.fast.run(images), tap.take()
 
     def forward_to(self, stage: str, images: Tensor, *, grad: bool) -> Tensor:
         """What the module named ``stage`` gives for ``images``; the network is run no further."""
         precision = pass_precision(self.precision, images.device)
-        with torch.set_grad_enabled(grad), precision, self._fast_norms(images), self._faster(images):
+        with torch.set_grad_enabled(grad), precision, self.fast.applied(images, recording=self.fixed_shapes):
             return run_to(self.network.module, stage, images)
-
-    def _faster(self, images: Tensor) -> contextlib.AbstractContextManager[Any]:
-        usual = contextlib.nullcontext()
-        return faster_kernels(images.device, self.network.head.weight) if self.faster_kernels else usual
-
-    def _fast_norms(self, images: Tensor) -> contextlib.AbstractContextManager[None]:
-        """One kernel per GroupNorm where that pays. A compiled network fuses by itself; a recording has no launches to pay."""
-        if self.fused_norms is False or self.compiled is not None:
-            return contextlib.nullcontext()
-        return self._norm_fusion.applied(images, always=self.fused_norms is True or self.fixed_shapes)
 
     def head_logits(self, features: Tensor) -> Tensor:
         """h(z): the linear head alone, in the losses' type."""

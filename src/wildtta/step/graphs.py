@@ -1,12 +1,14 @@
 """CUDA graphs: a step's kernels recorded once and replayed, for streams of one shape.
 
-A step of a small batch is hundreds of kernels of a few microseconds each; launching them one by one from Python costs many
-times their work. A step that is the same sequence of kernels for every batch can be recorded. Where all samples are
-passed (Tent, SAR², a single sample) the whole step is one graph. Where only teachers are passed, the first half (predict,
-select) is one graph; how many teach is read; and the second half is one graph per rounded number of teachers.
+A step of a small batch is hundreds of kernels of a few microseconds each; launching them one by one from Python costs
+many times their work. A step that is the same sequence of kernels for every batch can be recorded. Where all samples are
+passed (Tent, SAR², a single sample) the whole step is one graph. Where only selected samples are passed, the first half
+(predict, select) is one graph; the number of selected samples is read; and the second half is one graph per rounded
+number of them.
 
-State is changed in place everywhere, so that a graph stays true after ``reset`` and ``load``; a network that moved, another
-shape, learning rate, precision or autocast setting makes another graph. Where recording fails, the step runs as usual.
+State is changed in place everywhere, so that a graph stays valid after ``reset`` and ``load``. A network that moved,
+another shape, learning rate, precision or autocast setting makes another graph. Where recording fails, the step runs
+as usual.
 """
 
 from __future__ import annotations
@@ -21,16 +23,15 @@ import torch
 from torch import Tensor
 
 from wildtta.methods.gradient import GradientMethod
-from wildtta.methods.sar2 import bank
 from wildtta.step.engine import Engine
-from wildtta.step.loop import KEEP_GRAPH_ABOVE, Look, learn_from, learn_from_all, learns_on_teachers_alone, look
+from wildtta.step.loop import KEEP_GRAPH_ABOVE, Prediction, learn_from, learn_from_batch, learns_on_selected, predict
 from wildtta.step.report import Answer, Output, StepReport
 
 T = TypeVar("T")
 SMALL_BATCH = 8
 """Up to this batch size all samples are passed: choosing among so few saves nothing."""
-STEPS_OF_TEACHERS = 8
-"""The number of teachers is rounded up to a multiple of an eighth of the batch."""
+SELECTED_SHAPES = 8
+"""The number of selected samples is rounded up to a multiple of an eighth of the batch."""
 MOST_SHAPES = 4
 _WARM_UP_RUNS = 2
 
@@ -68,7 +69,7 @@ class GraphRunner:
             images.dtype,
             engine.lr,
             engine.precision,
-            engine.fused_norms,
+            engine.fast.kernels,
             torch.is_autocast_enabled("cuda"),
             torch.get_autocast_dtype("cuda"),
             backends.cuda.matmul.allow_tf32,
@@ -80,11 +81,9 @@ class GraphRunner:
     def ready_for(self, images: Tensor) -> bool:
         """Whether this batch is replayed: its shape came last time too, and its steps can be recorded."""
         method = self.method
-        if self._failed or images.device.type != "cuda" or not method.capturable:
+        if self._failed or images.device.type != "cuda" or not method.recordable:
             return False
-        if method.episodic or method.steps > 1 or self.engine.host_steps < method.warm_start:
-            return False
-        if method.bank and (method.bank_refresh != "after" or method.bank_features != "first"):
+        if method.episodic or method.steps > 1:
             return False
         key = self._key(images)
         repeated, self._last_key = key == self._last_key, key
@@ -113,46 +112,36 @@ class GraphRunner:
     def _replay(self, key: Hashable, images: Tensor) -> Answer:
         method, engine = self.method, self.engine
         samples = len(images)
-        on_teachers = learns_on_teachers_alone(method, engine) and samples > SMALL_BATCH
-        if not on_teachers or (engine.share or 0.0) > KEEP_GRAPH_ABOVE:
+        selective = learns_on_selected(method, engine) and samples > SMALL_BATCH
+        if not selective or (engine.share or 0.0) > KEEP_GRAPH_ABOVE:
             whole = self._recorded((key, "whole"), lambda: self._whole(images))
-            answer: Answer = whole.result
             whole.graph.replay()
-            if on_teachers:
+            answer: Answer = whole.result
+            if selective:
                 engine.share = int(answer.report.selected) / samples
-            self._after()
-            return answer
-        first = self._recorded((key, "look"), lambda: self._look(images))
-        first.graph.replay()
-        seen, order, number = first.result
-        teachers = int(number)  # the one read
-        engine.share = teachers / samples
-        unit = max(1, samples // STEPS_OF_TEACHERS)
-        size = min(samples, -(-teachers // unit) * unit)
-        second = self._recorded(
-            (key, size), lambda: learn_from(method, engine, seen, order[:size], exact=False)
-        )
-        second.graph.replay()
-        self._after()
-        result: Answer = second.result
-        result.report.computed_forwards = torch.tensor(samples + (2 if method.sharpness is not None else 1) * size)
-        return result
+        else:
+            first = self._recorded((key, "predict"), lambda: self._predict(images))
+            first.graph.replay()
+            seen, order, number = first.result
+            selected = int(number)  # the one read
+            engine.share = selected / samples
+            unit = max(1, samples // SELECTED_SHAPES)
+            size = min(samples, -(-selected // unit) * unit)
+            second = self._recorded((key, size), lambda: learn_from(method, engine, seen, order[:size], exact=False))
+            second.graph.replay()
+            answer = second.result
+        engine.host_steps += 1
+        method.maintain(engine)
+        return answer
 
     def _whole(self, images: Tensor) -> Answer:
-        seen = look(self.method, self.engine, images, grad=True)
-        return learn_from_all(self.method, self.engine, seen)
+        return learn_from_batch(self.method, self.engine, predict(self.method, self.engine, images, grad=True))
 
-    def _look(self, images: Tensor) -> tuple[Look, Tensor, Tensor]:
-        seen = look(self.method, self.engine, images, grad=False)
-        assert seen.lesson.mask is not None
-        order = seen.lesson.mask.to(torch.uint8).argsort(descending=True, stable=True)
-        return seen, order, seen.lesson.mask.sum()
-
-    def _after(self) -> None:
-        engine = self.engine
-        engine.host_steps += 1
-        if self.method.bank and engine.host_steps % bank.RESUM_EVERY == 0:
-            bank.resum(engine.memory, self.method.reading)
+    def _predict(self, images: Tensor) -> tuple[Prediction, Tensor, Tensor]:
+        seen = predict(self.method, self.engine, images, grad=False)
+        assert seen.selection.mask is not None
+        order = seen.selection.mask.to(torch.uint8).argsort(descending=True, stable=True)
+        return seen, order, seen.selection.mask.sum()
 
     # -- recording -------------------------------------------------------------------------------------------------------
 

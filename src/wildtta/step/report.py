@@ -1,4 +1,4 @@
-"""What a step says of itself: the answer to the caller and ``model.last``."""
+"""What a step gives back: the answer to the caller and its report, ``model.last``."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class Output:
 class StepReport:
     """What happened in one step. Tensors stay on the device: reading one is what costs a synchronisation.
 
-    ``forwards`` and ``backwards`` count samples as the paper's cost table does (a sample that teaches is passed once
-    more); ``computed_forwards`` and ``computed_backwards`` count the samples that really went through the network.
+    ``forwards`` and ``backwards`` count samples as the paper's cost table does (a selected sample is passed once more);
+    ``computed_forwards`` and ``computed_backwards`` count the samples that really went through the network.
     """
 
     seen: Tensor
@@ -61,11 +61,11 @@ class StepReport:
     entropies: Tensor
     """Entropy of each prediction, [B]."""
     selected: Tensor
-    """Samples that may teach."""
+    """How many samples were selected."""
     mask: Tensor
     """Which ones, [B] bool."""
     selected_second: Tensor
-    """Of these, how many passed the second filter (where there is one)."""
+    """Of these, how many passed the second filter (with sharpness)."""
     gradient_norm: Tensor
     """L2 norm of the first gradient."""
     gradient_norm_second: Tensor
@@ -119,21 +119,11 @@ class StepReport:
             number = value.item()
             return f"{number:.4g}" if isinstance(number, float) else str(number)
 
-        names: tuple[str, ...] = (
-            "seen",
-            "selected",
-            "selected_second",
-            "entropy",
-            "redundancy",
-            "inequity",
-            "gradient_norm",
-        )
-        names += ("e_m", "resets", "bank_rows", "forwards", "backwards", "learned", "skipped")
-        return f"StepReport({', '.join(f'{name}={shown(getattr(self, name))}' for name in names)})"
+        return f"StepReport({', '.join(f'{name}={shown(getattr(self, name))}' for name in _SHOWN)})"
 
     @classmethod
     def of_prediction(cls, output: Output, engine: Engine) -> StepReport:
-        """The report of a batch that was answered and taught nothing; methods fill in what they did."""
+        """The report of a batch that was answered and not learned from; methods fill in what they did."""
         logits = output.logits.detach()
         features, head = output.features.detach(), engine.network.head
         number = logits.shape[0]
@@ -143,6 +133,7 @@ class StepReport:
             return torch.tensor(value)
 
         missing = torch.full((), float("nan"))
+        shown: dict[str, Any] = {"e_m": missing, "bank_rows": count(0), **engine.observed()}
         return cls(
             seen=count(number),
             entropies=entropies,
@@ -151,18 +142,22 @@ class StepReport:
             selected_second=count(0),
             gradient_norm=missing,
             gradient_norm_second=missing,
-            e_m=engine.memory.get("e_m", missing),
-            resets=engine.memory["resets"],
-            bank_rows=engine.memory.get("bank_count", count(0)),
             forwards=count(number),
             backwards=count(0),
             computed_forwards=count(number),
             computed_backwards=count(0),
             learned=torch.tensor(False),
-            skipped=engine.memory["skipped"],
             loss=missing,
+            **shown,
             _features=lambda: (features, head.weight.detach(), None if head.bias is None else head.bias.detach()),
         )
+
+
+_SHOWN = (
+    *("seen", "selected", "selected_second", "entropy", "redundancy", "inequity", "gradient_norm", "e_m"),
+    *("resets", "bank_rows", "forwards", "backwards", "learned", "skipped"),
+)
+"""What ``print(model.last)`` shows."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The online state on disk: safetensors, written atomically, refused with the reason where it does not belong."""
+"""The online state on disk: safetensors, written atomically, refused with the reason where it does not fit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-FORMAT = "1"
+FORMAT = "2"
 
 
 def fingerprint(network: nn.Module, learned: Mapping[str, Tensor]) -> str:
@@ -75,7 +75,7 @@ def read_state(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     facts: dict[str, Any] = json.loads(metadata["wildtta"])
     if facts.get("format") != FORMAT:
         raise ValueError(
-            f"{path} has state format {facts.get('format')!r}, this version of wildtta reads {FORMAT!r}; "
-            "load it with the version that wrote it, or start anew"
+            f"{path} has state format {facts.get('format')!r}, this version of wildtta reads {FORMAT!r} (0.1 wrote '1', "
+            "under other names of methods and options); load it with the version that wrote it, or start anew"
         )
     return tensors, facts

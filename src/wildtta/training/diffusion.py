@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from wildtta.data import ImageSet, InputProtocol
-from wildtta.parts.diffusion import DiffusionModel, diffusers_library
+from wildtta.methods.dda.diffusion import DiffusionModel, diffusers_library
 from wildtta.training.batches import shuffled_batches
 
 _SECONDS_BETWEEN_LINES = 4.0

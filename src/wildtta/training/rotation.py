@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from wildtta.data import ImageSet, InputProtocol
+from wildtta.methods.ttt.rotation import TURNS, RotationBranch, rotate, rotation_branch, training_views
 from wildtta.network.inspection import family_of
 from wildtta.network.stages import middle_stage, run_to
-from wildtta.parts.rotation import TURNS, RotationBranch, rotate, rotation_branch, training_views
 from wildtta.training.batches import shuffled_batches
 
 RATES = {"convolutional": 0.1, "transformer": 0.005}

@@ -20,11 +20,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wildtta.methods.sar2.column_redundancy import ColumnRedundancy
-from wildtta.methods.sar2.redundancy import Reading, normalise_rows, redundancy_from_moments
+from wildtta.methods.sar2.redundancy import (
+    ColumnRedundancy,
+    Normalisation,
+    normalise_rows,
+    redundancy_from_moments,
+)
 
 State = dict[str, Tensor]
-RESUM_EVERY = 256
 
 
 def accumulation_dtype(device: torch.device) -> torch.dtype:
@@ -61,14 +64,21 @@ def live_centroids(features: Tensor, labels: Tensor, mask: Tensor | None, bin_la
 
     Samples outside ``mask`` contribute nothing and are labelled ``bin_label``.
     """
-    contributes = torch.ones_like(labels, dtype=torch.bool) if mask is None else mask
-    labels = labels.masked_fill(~contributes, bin_label)
+    contributes, same = _same_class(labels, mask)
     features = features.masked_fill(~contributes[:, None], 0.0)
-    same = (labels[:, None] == labels[None, :]) & contributes[None, :] & contributes[:, None]
     weights = same.to(features.dtype)
     rows = weights @ features / weights.sum(1, keepdim=True).clamp(min=1)
-    earlier = same.tril(diagonal=-1).any(1)
-    return Centroids(rows=rows, labels=labels, first=contributes & ~earlier)
+    return Centroids(rows, labels.masked_fill(~contributes, bin_label), _first_of_class(contributes, same))
+
+
+def _same_class(labels: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Which samples contribute, [B], and which pairs of them are of one class, [B, B]."""
+    contributes = torch.ones_like(labels, dtype=torch.bool) if mask is None else mask
+    return contributes, (labels[:, None] == labels[None, :]) & contributes[None, :] & contributes[:, None]
+
+
+def _first_of_class(contributes: Tensor, same: Tensor) -> Tensor:
+    return contributes & ~same.tril(diagonal=-1).any(1)
 
 
 @dataclass
@@ -82,32 +92,32 @@ class Moments:
     leaving: Tensor
     plain_total: Tensor
 
-    def redundancy(self, reading: Reading, variance_floor: float) -> Tensor:
+    def redundancy(self, normalisation: Normalisation, variance_floor: float) -> Tensor:
         """R(C^t)."""
         count = self.count.clamp(min=1)
-        if reading == "columns":
+        if normalisation == "columns":
             value: Tensor = ColumnRedundancy.apply(
                 self.arriving, self.leaving, self.outer, self.total, count, variance_floor
             )
             return value
         first = self.total - self.leaving.sum(0) + self.arriving.sum(0)
         second = self.outer - self.leaving.T @ self.leaving + self.arriving.T @ self.arriving
-        return redundancy_from_moments(count, first, second, reading=reading, variance_floor=variance_floor)
+        return redundancy_from_moments(count, first, second, normalisation=normalisation, variance_floor=variance_floor)
 
     def mean(self) -> Tensor:
-        """μ of the rows of C^t, before any row normalisation: the inequity is the same in every reading."""
+        """μ of the rows of C^t, before any row normalisation: the inequity is the same in every normalisation."""
         return self.plain_total / self.count.clamp(min=1)
 
 
-def moments(state: State, live: Centroids, reading: Reading) -> Moments:
+def moments(state: State, live: Centroids, normalisation: Normalisation) -> Moments:
     """The sums over C^t: the stored ones, less the rows that live centroids stand in for, plus these."""
     wide = state["bank_sum"].dtype
     old_rows = state["bank_rows"][live.labels].to(wide)
     known = state["bank_filled"][live.labels] & live.first
-    leaving = normalise_rows(old_rows, reading).masked_fill(~known[:, None], 0.0)
+    leaving = normalise_rows(old_rows, normalisation).masked_fill(~known[:, None], 0.0)
     rows = live.rows.to(wide)
-    arriving = normalise_rows(rows, reading).masked_fill(~live.first[:, None], 0.0)
-    if reading == "columns":
+    arriving = normalise_rows(rows, normalisation).masked_fill(~live.first[:, None], 0.0)
+    if normalisation == "columns":
         plain = state["bank_sum"] - leaving.sum(0) + arriving.sum(0)
     else:
         stays = state["bank_filled"].clone()
@@ -115,7 +125,7 @@ def moments(state: State, live: Centroids, reading: Reading) -> Moments:
         stored = state["bank_rows"].to(wide).masked_fill(~stays[:, None], 0.0).sum(0)
         plain = stored + rows.masked_fill(~live.first[:, None], 0.0).sum(0)
     return Moments(
-        count=rows_with(state, live),
+        count=state["bank_count"] + (live.first & ~state["bank_filled"][live.labels]).sum(),
         total=state["bank_sum"],
         outer=state["bank_outer"],
         arriving=arriving,
@@ -124,15 +134,18 @@ def moments(state: State, live: Centroids, reading: Reading) -> Moments:
     )
 
 
-def rows_with(state: State, live: Centroids) -> Tensor:
-    """How many rows C^t has: the stored classes and those that are new in this batch."""
-    return state["bank_count"] + (live.first & ~state["bank_filled"][live.labels]).sum()
+def rows_with(state: State, labels: Tensor, mask: Tensor | None) -> Tensor:
+    """How many rows C^t has with a batch of these labels: the stored classes and those that are new in it."""
+    first = _first_of_class(*_same_class(labels, mask))
+    return state["bank_count"] + (first & ~state["bank_filled"][labels]).sum()
 
 
-def refresh(state: State, live: Centroids, *, rate: float, reading: Reading, allowed: Tensor) -> None:
+def refresh(
+    state: State, live: Centroids, normalisation: Normalisation, *, rate: float, allowed: Tensor | bool = True
+) -> None:
     """c̃_i ← (1−λ) c̃_i + λ c_i for the classes present; a class seen for the first time is inserted as it is.
 
-    Nothing changes where ``allowed`` (a boolean scalar on the device) does not hold.
+    Nothing changes where ``allowed`` (a boolean, on the device) does not hold.
     """
     wide = state["bank_sum"].dtype
     bin_label = state["bank_rows"].shape[0] - 1
@@ -146,8 +159,8 @@ def refresh(state: State, live: Centroids, *, rate: float, reading: Reading, all
     new_rows = torch.where(filled[:, None], old_rows.lerp(fresh, rate), fresh)
     new_rows = new_rows.masked_fill(~contributes[:, None], 0.0)
     known = filled & writes
-    leaving = normalise_rows(old_rows.to(wide), reading).masked_fill(~known[:, None], 0.0)
-    arriving = normalise_rows(new_rows.to(wide), reading).masked_fill(~writes[:, None], 0.0)
+    leaving = normalise_rows(old_rows.to(wide), normalisation).masked_fill(~known[:, None], 0.0)
+    arriving = normalise_rows(new_rows.to(wide), normalisation).masked_fill(~writes[:, None], 0.0)
     state["bank_outer"].addmm_(arriving.T, arriving).addmm_(leaving.T, leaving, alpha=-1)
     state["bank_sum"].add_(arriving.sum(0) - leaving.sum(0))
     state["bank_count"].add_((writes & ~known).sum())
@@ -165,10 +178,10 @@ def clear(state: State, trigger: Tensor) -> None:
         state[name].mul_(keep)
 
 
-def resum(state: State, reading: Reading) -> None:
+def resum(state: State, normalisation: Normalisation) -> None:
     """Σz and Σzzᵀ anew from the stored rows, so that rounding does not gather over an endless run."""
     wide = state["bank_sum"].dtype
     stored = state["bank_filled"][:-1, None]
-    rows = normalise_rows(state["bank_rows"][:-1].to(wide), reading).masked_fill(~stored, 0.0)
+    rows = normalise_rows(state["bank_rows"][:-1].to(wide), normalisation).masked_fill(~stored, 0.0)
     state["bank_sum"].copy_(rows.sum(0))
     torch.mm(rows.T, rows, out=state["bank_outer"])

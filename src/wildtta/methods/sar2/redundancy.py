@@ -6,7 +6,7 @@ Notation: C classes, D feature dimensions, N rows; natural logarithm throughout.
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -15,22 +15,22 @@ from torch.nn import functional as F
 from wildtta.methods.losses import entropy
 
 DEAD_VARIANCE = 1e-10
-"""A column whose variance is below this share of the mean column variance carries rounding, not signal: it is dead. Without
-such a margin a column that died out (ReLU) would come and go with the last digit of what is left of it."""
+"""A column whose variance is below this share of the mean column variance carries rounding, not signal: it is dead.
+Without a margin a column that died out (ReLU) would come and go with its last digit."""
 
-Reading = Literal["columns", "rows", "rows_centred", "rows_then_columns"]
-READINGS: tuple[str, ...] = get_args(Reading)
+Normalisation = Literal["columns", "rows", "rows_centred", "rows_then_columns"]
+NORMALISATIONS: tuple[Normalisation, ...] = get_args(Normalisation)
 
 
-def normalise_rows(rows: Tensor, reading: Reading) -> Tensor:
-    """The part of a reading that looks at one row at a time: nothing, centring, or standardising over D.
+def normalise_rows(rows: Tensor, normalisation: Normalisation) -> Tensor:
+    """The part of a normalisation that looks at one row at a time: nothing, centring, or standardising over D.
 
     A constant row has no direction: standardised, it is 0.
     """
-    if reading == "columns":
+    if normalisation == "columns":
         return rows
     centred = rows - rows.mean(-1, keepdim=True)
-    if reading != "rows":
+    if normalisation != "rows":
         return centred
     variance = centred.square().mean(-1, keepdim=True)
     # Rounding leaves a constant row with a variance of about (value · machine epsilon)².
@@ -46,11 +46,11 @@ def dead_columns(variance: Tensor, noise: Tensor) -> Tensor:
 
 
 def redundancy_from_moments(
-    count: Tensor | float, first: Tensor, second: Tensor, *, reading: Reading = "columns", variance_floor: float = 0.0
+    count: Tensor | float, first: Tensor, second: Tensor, *, normalisation: Normalisation = "columns", variance_floor: float = 0.0
 ) -> Tensor:
     """R of N rows from their sums Σz [D] and Σzzᵀ [D, D] (rows already through :func:`normalise_rows`).
 
-    With 𝒞 the normalised second-moment matrix, R = 1/(D−1) · Σ_{i≠j} 𝒞_ij². What 𝒞 is depends on the reading:
+    With 𝒞 the normalised second-moment matrix, R = 1/(D−1) · Σ_{i≠j} 𝒞_ij². What 𝒞 is depends on the normalisation:
 
     - ``columns``: the correlation matrix, (Σzzᵀ/N − μμᵀ)_ij / σ_i σ_j (the paper's equation);
     - ``rows``, ``rows_centred``: Σzzᵀ/N of the normalised rows, as it is;
@@ -62,7 +62,7 @@ def redundancy_from_moments(
     width = first.shape[-1]
     mean = first / count
     moments = second / count
-    if reading in ("columns", "rows_then_columns"):
+    if normalisation in ("columns", "rows_then_columns"):
         squares = moments.diagonal()
         variance = squares - mean.square()
         # What subtracting two nearly equal numbers leaves of a constant column.
@@ -72,7 +72,7 @@ def redundancy_from_moments(
             floor = variance_floor * variance.masked_fill(dead, 0.0).mean()
             variance = torch.maximum(variance, floor)
         inverse = variance.masked_fill(dead, 1.0).rsqrt()
-        if reading == "columns":
+        if normalisation == "columns":
             inverse = inverse.masked_fill(dead, 0.0)
             moments = moments - torch.outer(mean, mean)
         moments = moments * torch.outer(inverse, inverse)
@@ -80,7 +80,7 @@ def redundancy_from_moments(
     return off_diagonal / max(1, width - 1)
 
 
-def redundancy(rows: Tensor, *, reading: Reading = "columns", variance_floor: float = 0.0) -> Tensor:
+def redundancy(rows: Tensor, *, normalisation: Normalisation = "columns", variance_floor: float = 0.0) -> Tensor:
     """Redundancy R(Z) of N rows of D features (SAR², equation of R; 0 = uncorrelated dimensions, D = all the same).
 
     The direct form: rows are normalised, then columns are centred about their mean before anything is squared, so
@@ -88,8 +88,8 @@ def redundancy(rows: Tensor, *, reading: Reading = "columns", variance_floor: fl
     Frobenius norm as the D×D matrix.
     """
     number, width = rows.shape
-    normalised = normalise_rows(rows, reading)
-    if reading in ("columns", "rows_then_columns"):
+    normalised = normalise_rows(rows, normalisation)
+    if normalisation in ("columns", "rows_then_columns"):
         mean = normalised.mean(0)
         centred = normalised - mean
         variance = centred.square().mean(0)
@@ -98,7 +98,7 @@ def redundancy(rows: Tensor, *, reading: Reading = "columns", variance_floor: fl
         if variance_floor > 0:
             variance = torch.maximum(variance, variance_floor * variance.masked_fill(dead, 0.0).mean())
         deviation = variance.masked_fill(dead, 1.0).sqrt()
-        centred_columns = reading == "columns"
+        centred_columns = normalisation == "columns"
         normalised = (centred / deviation).masked_fill(dead, 0.0) if centred_columns else normalised / deviation
     small = normalised @ normalised.T if number < width else normalised.T @ normalised
     diagonal = normalised.square().mean(0)
@@ -115,3 +115,56 @@ def inequity_of_logits(logits: Tensor) -> Tensor:
 def inequity(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Inequity I(Z) = ln C − H(softmax(h(μ))) with μ the mean row and h the linear head (SAR²; 0 unbiased, ln C worst)."""
     return inequity_of_logits(F.linear(rows.mean(0, keepdim=True), weight, bias))
+
+
+class ColumnRedundancy(torch.autograd.Function):
+    """R of the column normalisation, from the bank's sums and the rows that change, with its gradient written out.
+
+    With μ the mean of the N rows of C^t, A = Σzzᵀ − N·μμᵀ is N times their covariance matrix; with v = diag A, a = 1/v,
+
+        R = 1/(D−1) · Σ_{i≠j} A_ij² a_i a_j            (N cancels: R looks at correlations alone)
+
+    Only the arriving rows carry a gradient, and ∂R/∂z_b = 2 G (z_b − μ) with the symmetric
+
+        G_ij = 2/(D−1) · a_i a_j A_ij  (i ≠ j),   G_ii = −a_i² · 2/(D−1) · Σ_{j≠i} A_ij² a_j  (+ the floor's share)
+
+    so that the backward pass is one product of A with B vectors. Left to automatic differentiation, R took some forty
+    passes over D×D numbers in float64, a fifth of a whole step of batch size 1.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, arriving: Tensor, leaving: Tensor, outer: Tensor, total: Tensor, count: Tensor, variance_floor: float
+    ) -> Tensor:
+        width = arriving.shape[1]
+        mean = (total - leaving.sum(0) + arriving.sum(0)) / count
+        changes = torch.cat((arriving, leaving, mean[None] * count.to(mean.dtype).sqrt()))
+        signs = torch.ones(len(changes), 1, dtype=mean.dtype, device=mean.device)
+        signs[len(arriving) :].neg_()
+        scatter = torch.addmm(outer, changes.T, signs * changes)
+        spread = scatter.diagonal().clone()
+        # What subtracting two nearly equal numbers leaves of a constant column.
+        noise = 64 * torch.finfo(spread.dtype).eps * (spread + count * mean.square()).abs()
+        dead = dead_columns(spread, noise)
+        floor = variance_floor * spread.masked_fill(dead, 0.0).mean()
+        floored = (spread < floor) & ~dead if variance_floor > 0 else torch.zeros_like(dead)
+        inverse = torch.where(floored, floor, spread).masked_fill(dead, 1.0).reciprocal().masked_fill(dead, 0.0)
+        others = scatter.square() @ inverse - spread.square() * inverse
+        ctx.save_for_backward(arriving, scatter, spread, inverse, others, mean, dead, floored)
+        ctx.variance_floor = variance_floor
+        return (inverse * others).sum() / max(1, width - 1)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        arriving, scatter, spread, inverse, others, mean, dead, floored = ctx.saved_tensors
+        width = arriving.shape[1]
+        scale = 2 / max(1, width - 1)
+        away = arriving - mean
+        towards = scale * inverse * ((inverse * away) @ scatter - inverse * spread * away)
+        of_spread = -scale * inverse.square() * others
+        own = of_spread.masked_fill(floored, 0.0)
+        if ctx.variance_floor > 0:
+            shared = (of_spread * floored).sum() * ctx.variance_floor / width
+            own = own + torch.zeros_like(own).masked_fill(~dead, 1.0) * shared
+        rows = 2 * gradient * (towards + own * away)
+        return rows, None, None, None, None, None

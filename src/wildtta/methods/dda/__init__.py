@@ -1,0 +1,1 @@
+"""DDA: the method, and the guided diffusion that it needs."""

@@ -1,0 +1,114 @@
+"""Hyper-parameters of methods: a field with its help text, its allowed values and the option that it depends on.
+
+A method's config is a frozen dataclass. Every field is made by :func:`option`, and :func:`check_options` refuses what
+cannot be meant: a wrong type, a value out of range, or a value without effect because the part that it belongs to is off.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import typing
+from types import UnionType
+from typing import Any, Literal
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """Numbers between ``least`` and ``most``; ``open`` leaves ``least`` itself out."""
+
+    least: float = -math.inf
+    most: float = math.inf
+    open: bool = False
+
+    def __contains__(self, value: float) -> bool:
+        above = value > self.least if self.open else value >= self.least
+        return math.isfinite(value) and above and value <= self.most
+
+    def __str__(self) -> str:
+        if self.most < math.inf:
+            return f"{'in (' if self.open else 'in ['}{self.least:g}, {self.most:g}]"
+        return f"{'above' if self.open else 'at least'} {self.least:g}"
+
+
+POSITIVE = Range(0, open=True)
+SHARE = Range(0, 1)
+NOT_NEGATIVE = Range(0)
+AT_LEAST_ONE = Range(1)
+
+
+def option(
+    help: str, default: Any, *, within: Range | None = None, needs: str | tuple[str, ...] = (), data: bool = False
+) -> Any:
+    """A field of a method's config.
+
+    Args:
+        help: what it does, for the documentation.
+        default: the paper's value.
+        within: allowed numbers.
+        needs: options without which this one has no effect; changing it while one of them is off is an error.
+        data: it holds data (images, a tensor), which neither comparisons nor ``repr`` look at.
+    """
+    metadata = {"help": help, "within": within, "needs": (needs,) if isinstance(needs, str) else needs}
+    return dataclasses.field(default=default, metadata=metadata, compare=not data, repr=not data)
+
+
+def check_options(config: Any) -> None:
+    """Refuse wrong types, values out of range and options without effect, each with what was expected."""
+    kinds = _kinds(type(config))
+    for item in dataclasses.fields(config):
+        value = getattr(config, item.name)
+        _check_type(item.name, value, kinds.get(item.name))
+        within: Range | None = item.metadata.get("within")
+        if within is not None and value is not None and not isinstance(value, str) and value not in within:
+            off = " or None (off)" if _takes(kinds.get(item.name), type(None)) else ""
+            raise ValueError(f"{item.name} must be a number {within}{off}, got {value!r}")
+        for needed in item.metadata.get("needs", ()):
+            if not getattr(config, needed) and value != item.default:
+                raise ValueError(
+                    f"{item.name}={value!r} has no effect while {needed}={getattr(config, needed)!r}; "
+                    f"switch {needed} on or leave {item.name} out"
+                )
+
+
+_KNOWN_KINDS: dict[Any, dict[str, Any]] = {}
+
+
+def _kinds(cls: type[Any]) -> dict[str, Any]:
+    """The types of a config's fields, found once per class."""
+    if cls not in _KNOWN_KINDS:
+        try:
+            _KNOWN_KINDS[cls] = typing.get_type_hints(cls)
+        except NameError:  # a type that only a type checker imports: nothing to check by
+            _KNOWN_KINDS[cls] = {}
+    return _KNOWN_KINDS[cls]
+
+
+def _members(kind: Any) -> tuple[Any, ...]:
+    return typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, UnionType) else (kind,)
+
+
+def _takes(kind: Any, wanted: Any) -> bool:
+    return wanted in _members(kind)
+
+
+def _check_type(name: str, value: Any, kind: Any) -> None:
+    """Numbers, switches and choices; what is made of other types is the method's to check."""
+    members = _members(kind)
+    choices = [word for member in members if typing.get_origin(member) is Literal for word in typing.get_args(member)]
+    plain = [member for member in members if member in (bool, int, float, str, type(None))]
+    if len(plain) + (1 if choices else 0) < len(members) or kind is None:
+        return
+    if value in choices or (value is None and type(None) in plain):
+        return
+    if isinstance(value, bool):
+        fits = bool in plain
+    elif isinstance(value, int):
+        fits = int in plain or float in plain
+    else:
+        fits = type(value) in plain
+    if not fits:
+        words = [member.__name__ for member in plain if member is not type(None)] + [repr(word) for word in choices]
+        words += ["None"] if type(None) in plain else []
+        error = ValueError if choices and isinstance(value, str) else TypeError
+        raise error(f"{name} must be {' or '.join(words)}, got {value!r}")

@@ -1,0 +1,1 @@
+"""TTT: the method, and the rotation branch that it needs."""

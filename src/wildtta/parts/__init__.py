@@ -1,1 +1,0 @@
-"""What methods are made of: objectives, the centroid bank, recovery, updates. Tensors in, tensors out, no network."""

@@ -1,0 +1,103 @@
+"""Images in the layout that suits the CPU's convolutions: same numbers, and networks that cannot take it still run."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import wildtta
+from wildtta.kernels import layout
+from wildtta.kernels.layout import SMALLEST_BATCH, MapLayout
+
+
+@pytest.fixture(autouse=True)
+def _small_images_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "SMALLEST_INPUT", 1)
+
+
+class Recorder(nn.Module):
+    """Remembers the layouts that it saw."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[bool] = []
+
+    def forward(self, maps: Tensor) -> Tensor:
+        self.seen.append(maps.is_contiguous(memory_format=torch.channels_last) and not maps.is_contiguous())
+        return maps
+
+
+def network(flatten: nn.Module | None = None, recorder: Recorder | None = None) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.GroupNorm(2, 8),
+        recorder or nn.Identity(),
+        nn.ReLU(),
+        nn.Conv2d(8, 8, 3, padding=1),
+        nn.GroupNorm(2, 8),
+        nn.AdaptiveAvgPool2d(4),
+        flatten or nn.Flatten(),
+        nn.Linear(128, 10),
+    ).eval()
+
+
+class ViewAsRows(nn.Module):
+    """Refuses maps whose channels lie together."""
+
+    def forward(self, maps: Tensor) -> Tensor:
+        return maps.view(len(maps), -1)
+
+
+def images(count: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(count, 3, 12, 12, generator=torch.Generator().manual_seed(1), dtype=dtype)
+
+
+def test_the_layout_spreads_through_the_network_and_numbers_stay() -> None:
+    recorder = Recorder()
+    given = network(recorder=recorder)
+    plain = given(images(16))
+    laid = MapLayout(given).run(given, images(16))
+    assert recorder.seen == [False, True]
+    torch.testing.assert_close(laid, plain, rtol=1e-5, atol=1e-6)
+
+
+def test_adapting_learns_the_same_in_either_layout() -> None:
+    answers = []
+    for channels_last in (True, False):
+        adapter = wildtta.adapt(network(), "sar", reliable=None, recovery=None, lr=0.01)
+        assert adapter._engine.fast.layout.channels_last
+        adapter._engine.fast.layout.channels_last = channels_last
+        answers.append(torch.stack([adapter(images(16)) for _ in range(10)]))
+    torch.testing.assert_close(answers[0], answers[1], rtol=1e-4, atol=1e-5)
+    assert not torch.equal(answers[0][0], answers[0][9])
+
+
+def test_a_network_that_relies_on_its_maps_order_gets_images_as_they_came() -> None:
+    stubborn = network(flatten=ViewAsRows())
+    maps = MapLayout(stubborn)
+    torch.testing.assert_close(maps.run(stubborn, images(16)), stubborn(images(16)), rtol=0, atol=0)
+    assert not maps.channels_last
+    adapter = wildtta.adapt(stubborn, "tent", lr=0.01)
+    assert adapter(images(16)).shape == (16, 10)
+
+
+def test_an_error_of_the_network_itself_is_raised() -> None:
+    given = network()
+    with pytest.raises(RuntimeError, match="channels"):
+        MapLayout(given).run(given, torch.randn(16, 5, 12, 12))
+
+
+def test_small_images_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    assert not MapLayout(network()).suits(images(64))
+    assert MapLayout(network()).suits(torch.zeros(16, 3, 224, 224))
+
+
+def test_small_batches_float64_and_networks_without_maps_stay_as_they_are() -> None:
+    maps = MapLayout(network())
+    assert maps.suits(images(SMALLEST_BATCH))
+    assert not maps.suits(images(SMALLEST_BATCH - 1))
+    assert not maps.suits(images(16, torch.float64))
+    assert not MapLayout(nn.Sequential(nn.Conv2d(3, 8, 4, stride=4), nn.Flatten(), nn.LayerNorm(72))).suits(images(16))
