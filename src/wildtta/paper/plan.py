@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 from wildtta.bench import Cell
-from wildtta.methods.registry import config_classes, get_method
+from wildtta.bench.cell import OF_ADAPT
+from wildtta.methods.registry import get_method
 from wildtta.paper.experiment import AVERAGE, Plan, Spot
 from wildtta.paper.printed import printed
 from wildtta.paper.recipes import RECIPES, Recipe
@@ -57,7 +56,8 @@ def place(
     names = setting.corruptions() if corruptions is None else tuple(corruptions)
     together = corruptions is not None or stream.get("scenario") in (MIXED, CONTINUAL)
     options = chosen.options_on(network)
-    missing = setting.missing(network, chosen.method) or _option_problem(setting, network, chosen.method, options)
+    given = {**options, **setting.overrides_for(chosen.method, network)}
+    missing = setting.missing(network, chosen.method) or _refusal(chosen.method, given)
     cells: tuple[Cell, ...] = ()
     for part in [] if missing else [names] if together else [(name,) for name in names]:
         cells += setting.cells(network, chosen.method, options=options, corruptions=part, **stream)
@@ -77,16 +77,10 @@ def _with_printed(
     return replace(spot, printed=number, printed_std=std)
 
 
-def _option_problem(setting: Setting, network: str, method: str, options: dict[str, Any]) -> str:
-    return _refusal(method, json.dumps({**options, **setting.overrides_for(method, network)}))
-
-
-@lru_cache(maxsize=1024)
-def _refusal(method: str, options: str) -> str:
-    """Why a registered method cannot take these options (JSON); empty where it can."""
+def _refusal(method: str, options: Mapping[str, Any]) -> str:
+    """Why a method cannot take these options; empty where it can."""
     try:
-        if method in config_classes():
-            get_method(method, **json.loads(options))
+        get_method(method, **{name: value for name, value in options.items() if name not in OF_ADAPT})
     except (TypeError, ValueError) as error:
         return str(error).splitlines()[0]
     return ""

@@ -6,10 +6,10 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, Literal
 
 from wildtta.bench import Cell
+from wildtta.bench.source_data import wanted_source_fields
 from wildtta.corruptions import constants
 from wildtta.methods.registry import config_classes
 
@@ -250,20 +250,22 @@ class Setting:
             limit = self.scale.slow_limit
         if most is not None:
             limit = most if limit is None else min(limit, most)
-        if regularise:
-            options = {**(options or {}), "warm_start": regularise}
-        few = {"source_images": self.scale.source_images} if self.scale.source_images and _wants_source(method) else {}
+        chosen = {**(options or {}), **self.overrides_for(method, network)}
+        few = self.scale.source_images
+        if few and not wanted_source_fields(Cell(model="-", method=method, options=chosen)):
+            few = None
         return tuple(
             Cell(
                 model=place.model,
                 model_options=place.model_options,
                 weights=place.weights,
                 method=method,
-                options={**(options or {}), **self.overrides_for(method, network)},
+                options=chosen,
+                regularise=regularise,
                 scenario=scenario,
                 scenario_options=stream,
                 data=data or self.where,
-                data_options=few,
+                data_options={"source_images": few} if few else {},
                 corruptions=tuple(corruptions),
                 severity=severity,
                 batch_size=1 if scenario == "single" else batch_size,
@@ -281,14 +283,6 @@ class Setting:
 def network_title(network: str, model: str) -> str:
     """How rows name a network: the paper's name, and what plays its part where that is another one."""
     return network if IMAGENET_NETWORKS.get(network) == model else f"{model} for {network}"
-
-
-@lru_cache(maxsize=64)
-def _wants_source(method: str) -> bool:
-    """Whether a method looks at clean source images before it adapts."""
-    from wildtta.bench.source_data import wanted_source_fields
-
-    return method in config_classes() and bool(wanted_source_fields(Cell(model="-", method=method)))
 
 
 def setting(

@@ -10,7 +10,7 @@ from wildtta.bench import Cell
 from wildtta.methods.registry import config_classes
 from wildtta.report.names import SCENARIOS, SHORT_CORRUPTIONS, method_name
 
-_LAST = 1000
+_LAST = 10_000
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?|[¼½¾])")
 Natural = tuple[tuple[int, float, str], ...]
 
@@ -27,8 +27,8 @@ def natural(text: str) -> Natural:
 
 def method_order(method: str, title: str) -> tuple[bool, int, Natural]:
     """Methods with their defaults by their ``order``; then unknown ones; then variants by title."""
-    variant = title != method_name(method)
-    return variant, 0 if variant else getattr(config_classes().get(method), "order", _LAST), natural(title)
+    variant, known = title != method_name(method), config_classes().get(method)
+    return variant, 0 if variant else known.order if known is not None else _LAST, natural(title)
 
 
 def stream_order(cell: Cell, stream: str) -> tuple[int, int, int, Natural]:
