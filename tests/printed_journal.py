@@ -47,7 +47,7 @@ def printed_journal(experiment: Experiment, where: Setting) -> dict[str, Row]:
 
     Three seeds lie around each mean, with the printed deviation of the row's average: the one that claims speak of.
     """
-    place = (experiment.name, where.label, where.seeds, where.scale.limit)
+    place = (experiment.name, where.label, where.seeds, where.limit)
     if place not in _MADE:
         _MADE[place] = _printed_journal(experiment, where)
     return copy.deepcopy(_MADE[place])

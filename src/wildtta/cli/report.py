@@ -52,10 +52,10 @@ def report(
         if not rows:
             raise BenchError(f"{', '.join(map(str, journals))}: no finished cell yet; run some first")
         typer.echo(f"{len(rows)} cells; writing the report ...", err=True)
-        given = {"--out": [out], "--page": [page], "--title": [title], "--intro": intro or []}
-        options = [word for name, values in given.items() for value in values if value is not None for word in (name, value)]
-        if figures != MOST_CURVES:
-            options += ["--figures", figures]
+        given: list[tuple[str, object]] = [("--out", out), ("--page", page), ("--title", title)]
+        given += [("--intro", path) for path in intro or ()]
+        given.append(("--figures", None if figures == MOST_CURVES else figures))
+        options = [word for name, value in given if value is not None for word in (name, value)]
         document = gather(
             rows,
             title=title or TITLE,

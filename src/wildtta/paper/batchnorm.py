@@ -15,14 +15,20 @@ from wildtta.paper.view import View
 _TTT_ROW = "TTT (lr 0.001*BS)"
 
 
-# Table A: TTT with a rate that grows with the batch
-
-
 def _ttt_rates(setting: Setting) -> list[Spot]:
     """A rate of 1e-3 per sample in the batch; the first row, not printed there, is the network left alone."""
     sizes = [size for size in (1, 2, 4, 8, 16) if setting.scale.name == "full" or size in (4, 16)]
     return [
-        place(setting, network, recipe, (network, row), f"bs{size}", table="A", corruptions=("gaussian_noise",), batch_size=size)
+        place(
+            setting,
+            network,
+            recipe,
+            (network, row),
+            f"bs{size}",
+            table="A",
+            corruptions=("gaussian_noise",),
+            batch_size=size,
+        )
         for network in (BN, GN)
         for row in ("NoAdapt", _TTT_ROW)
         for size in sizes
@@ -44,7 +50,14 @@ def _flat_in_the_batch(view: View) -> Iterator[Part]:
     yield flat(values, 1.5), f"GN {arrow(values)}"
 
 
-# Table P: larger batches under the mixture
+TABLE_A = Experiment(
+    "table-a",
+    "TTT with a learning rate that grows with the batch, Gaussian noise",
+    "ImageNet-C gaussian_noise 5, 2 networks; rotation heads for TTT",
+    _ttt_rates,
+    Claim("On batch norm TTT gains with the batch size (21.2 to 24.6)", _gains_with_the_batch),
+    Claim("On GN TTT is flat in the batch size (about 41)", _flat_in_the_batch),
+)
 
 
 def _larger_batches(setting: Setting) -> list[Spot]:
@@ -84,7 +97,16 @@ def _mixture_is_below(view: View) -> Iterator[Part]:
         yield top < average, f"{level}: mixture at best {top:.1f}, one at a time {average:.1f}"
 
 
-# Table Q: ConvNeXt and batch norm
+TABLE_P = Experiment(
+    "table-p",
+    "Tent on batch norm under the mixture, growing batches at a fixed learning rate",
+    "ImageNet-C severities 5 and 3, ResNet50-BN",
+    _larger_batches,
+    Claim("At level 5 Tent on batch norm gains from larger batches under the mixture", _larger_is_better),
+    Claim("At level 3 it peaks in between (at 256) and then falls", _peaks_in_between),
+    Claim("The mixture is always below adapting to one corruption at a time", _mixture_is_below),
+    row_names=("model", "severity"),
+)
 
 
 def _convnext(setting: Setting) -> list[Spot]:
@@ -115,42 +137,12 @@ def _convnext_fails(view: View) -> Iterator[Part]:
             yield tent < alone / 2, f"ConvNeXt {column} at {level}: {alone:.1f} → {tent:.1f}"
 
 
-EXPERIMENTS = (
-    Experiment(
-        name="table-a",
-        title="TTT with a learning rate that grows with the batch, Gaussian noise",
-        needs="ImageNet-C gaussian_noise 5, 2 networks; rotation heads for TTT",
-        plan=_ttt_rates,
-        claims=(
-            Claim("On batch norm TTT gains with the batch size (21.2 to 24.6)", _gains_with_the_batch),
-            Claim("On GN TTT is flat in the batch size (about 41)", _flat_in_the_batch),
-        ),
-    ),
-    Experiment(
-        name="table-p",
-        title="Tent on batch norm under the mixture, growing batches at a fixed learning rate",
-        needs="ImageNet-C severities 5 and 3, ResNet50-BN",
-        plan=_larger_batches,
-        row_names=("model", "severity"),
-        claims=(
-            Claim("At level 5 Tent on batch norm gains from larger batches under the mixture", _larger_is_better),
-            Claim("At level 3 it peaks in between (at 256) and then falls", _peaks_in_between),
-            Claim("The mixture is always below adapting to one corruption at a time", _mixture_is_below),
-        ),
-    ),
-    Experiment(
-        name="table-q",
-        title="Tent on ConvNeXt and batch norm, class-ordered",
-        needs="ImageNet-C severities 5 and 3, ResNet50-BN and ConvNeXt-B",
-        plan=_convnext,
-        row_names=("model", "method", "severity"),
-        claims=(
-            Claim(
-                "Tent lowers ConvNeXt at level 5 and lifts it at level 3; it ruins batch norm at both", _tent_on_convnext
-            ),
-            Claim(
-                "ConvNeXt under Tent fails on elastic, frost and zoom at level 5 and on snow at level 3", _convnext_fails
-            ),
-        ),
-    ),
+TABLE_Q = Experiment(
+    "table-q",
+    "Tent on ConvNeXt and batch norm, class-ordered",
+    "ImageNet-C severities 5 and 3, ResNet50-BN and ConvNeXt-B",
+    _convnext,
+    Claim("Tent lowers ConvNeXt at level 5 and lifts it at level 3; it ruins batch norm at both", _tent_on_convnext),
+    Claim("ConvNeXt under Tent fails on elastic, frost and zoom at level 5 and on snow at level 3", _convnext_fails),
+    row_names=("model", "method", "severity"),
 )

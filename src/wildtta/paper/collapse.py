@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from wildtta.paper.checks import arrow, close, rising
+from wildtta.paper.checks import all_of, arrow, close, rising
 from wildtta.paper.experiment import Check, Claim, Draw, Experiment, Part, Plan, Spot
 from wildtta.paper.plan import BOTH, LEVELS, Stream, place, shot_noise_streams
 from wildtta.paper.recipes import RECIPES
@@ -20,8 +21,8 @@ from wildtta.report.chart import Chart, Line, LineChart, ScatterChart
 #: "One predicted class": this share (percent) of the last fifth of the stream.
 _ONE_CLASS = 90.0
 #: Curves of a batch's features by their symbols.
-_CURVES = {"R": "feature_redundancy", "I": "feature_inequity"}
-_NORM = "gradient_norm"
+_CURVES = {"R": "feature_redundancy", "I": "feature_inequity", "gradient norm": "gradient_norm"}
+_NORM = _CURVES["gradient norm"]
 #: One run of Tent serves figures 2 and 3.
 _COLLAPSE_MEASURES = ("predictions", "representation", "scatter")
 _NORM_CURVES = ("Tent (entropy only)", "reliable", "sa", "reliable+sa")
@@ -36,9 +37,6 @@ _CLASSES: dict[str, tuple[str, Stream]] = {
 }
 _NEAR_ZERO = ("0.1", "0.01", "0.001")
 _FLOOR = "a batch's R sits on a floor of about D / (B − 1): compare it only at one batch size and width"
-
-
-# Curves along a stream
 
 
 def series(view: View, name: str, *where: str) -> tuple[list[float], list[float]]:
@@ -64,8 +62,18 @@ def _course(view: View, name: str, *where: str) -> list[float]:
     return values
 
 
-def _of_tent(view: View, level: str, name: str) -> list[float]:
-    return _course(view, name, view.row_labels[0][0], "Tent", level)
+def _of_tent(view: View, level: str, symbol: str) -> list[float]:
+    return _course(view, _CURVES[symbol], view.row_labels[0][0], "Tent", level)
+
+
+def _tent(level: str, symbol: str, holds: Callable[[Sequence[float]], bool]) -> Check:
+    """What one of Tent's curves does at a level."""
+
+    def check(view: View) -> Iterator[Part]:
+        values = _of_tent(view, level, symbol)
+        yield holds(values), f"{symbol}: {_brief(values)}"
+
+    return check
 
 
 def _brief(values: Sequence[float]) -> str:
@@ -75,13 +83,6 @@ def _brief(values: Sequence[float]) -> str:
 def _in_band(values: Sequence[float], factor: float = 3.0) -> bool:
     """Never more than ``factor`` times the median."""
     return max(values) <= factor * statistics.median(values)
-
-
-def _accelerates(values: Sequence[float]) -> bool:
-    """Grows, and by more in the second half of its way to the peak than in the first."""
-    top = values.index(max(values))
-    half = top // 2
-    return top > 0 and values[top] - values[half] > values[half] - values[0] and values[top] >= 2 * values[0]
 
 
 def _tent_at_two_levels(network: str, corruption: str, measure: Sequence[str]) -> Plan:
@@ -100,11 +101,9 @@ def _over_time(view: View, title: str, y_label: str, name: str, curves: Mapping[
     """A chart of one series, a line per place that has it."""
     lines = []
     for label, where in curves.items():
-        try:
+        if any(value is not None for value in view.recorded(f"series/{name}", *where) or ()):
             x, y = series(view, name, *where)
-        except NotRun:
-            continue
-        lines.append(Line(label=label, x=x, y=y))
+            lines.append(Line(label=label, x=x, y=y))
     return [LineChart(title=title, x_label="batch", y_label=y_label, lines=lines)] if lines else []
 
 
@@ -112,23 +111,67 @@ def _at_levels(view: View) -> dict[str, tuple[str, ...]]:
     return {level: (*view.row_labels[0], level) for level in LEVELS}
 
 
+def _scatter(title: str, labels: tuple[str, str], x: Sequence[float], y: Sequence[float]) -> ScatterChart:
+    return ScatterChart(title=title, x_label=labels[0], y_label=labels[1], x=x, y=y)
+
+
 def _draw_collapse(view: View) -> list[Chart]:
     charts: list[Chart] = []
     for panel, level in zip("ab", LEVELS, strict=True):
-        try:
-            found = view.record("diagnostics/predictions", GN, "Tent", level)
-        except NotRun:
-            continue
-        charts.append(
-            ScatterChart(
-                title=f"({panel}) predictions, {level}",
-                x_label="image of the stream",
-                y_label="predicted class",
-                x=found["position"],
-                y=found["predicted"],
-            )
-        )
+        found = view.recorded("diagnostics/predictions", GN, "Tent", level)
+        if found:
+            title, labels = f"({panel}) predictions, {level}", ("image of the stream", "predicted class")
+            charts.append(_scatter(title, labels, found["position"], found["predicted"]))
     return [*charts, *_over_time(view, "(c) gradient norm", "‖∇E‖₂", _NORM, _at_levels(view))]
+
+
+def _one_class(level: str, *, ends: bool) -> Check:
+    """Whether Tent ends in one class."""
+
+    def check(view: View) -> Iterator[Part]:
+        share = float(view.record("metrics/top_class_share", GN, "Tent", level))
+        yield share >= _ONE_CLASS if ends else share < 50, f"top class in the last fifth: {share:.0f} %"
+
+    return check
+
+
+def _rises_and_falls(values: Sequence[float]) -> bool:
+    return max(values) >= 2 * values[0] and values[-1] <= 0.1 * max(values)
+
+
+def _from_inside(name: str, title: str, draw: Draw, claims: Sequence[Claim], note: str = "") -> Experiment:
+    return Experiment(
+        name,
+        f"Tent from inside: {title}",
+        "ImageNet-C gaussian_noise 5 and 3, ResNet50-GN",
+        _tent_at_two_levels(GN, "gaussian_noise", _COLLAPSE_MEASURES),
+        *claims,
+        draw=draw,
+        note=note,
+    )
+
+
+FIGURE_2 = _from_inside(
+    "figure-2",
+    "predictions and gradient norm, Gaussian noise",
+    _draw_collapse,
+    (
+        Claim("At level 5 Tent ends in one predicted class", _one_class("level 5", ends=True)),
+        Claim("At level 3 it does not", _one_class("level 3", ends=False)),
+        Claim(
+            "At level 5 the gradient norm rises, peaks, and falls to about zero at collapse",
+            _tent("level 5", "gradient norm", _rises_and_falls),
+        ),
+        Claim("At level 3 the gradient norm stays in a stable band", _tent("level 3", "gradient norm", _in_band)),
+    ),
+)
+
+
+def _accelerates(values: Sequence[float]) -> bool:
+    """Grows, and by more in the second half of its way to the peak than in the first."""
+    top = values.index(max(values))
+    half = top // 2
+    return top > 0 and values[top] - values[half] > values[half] - values[0] and values[top] >= 2 * values[0]
 
 
 def _draw_features(view: View) -> list[Chart]:
@@ -145,69 +188,23 @@ def _entropy_threshold(view: View, *where: str) -> float:
 
 
 def _draw_features_and_samples(view: View) -> list[Chart]:
-    charts = _draw_features(view)
-    try:
-        found = view.record("diagnostics/scatter", GN, "Tent", "level 5")
-    except NotRun:
-        return charts
-    scatter = ScatterChart(
-        title="(c) entropy and gradient norm per sample",
-        x_label="entropy",
-        y_label="‖∇E‖₂",
-        x=found["entropy"],
-        y=found["gradient_norm"],
-        vertical=[(_entropy_threshold(view, GN, "Tent", "level 5"), "E₀")],
-    )
-    return [*charts, scatter]
-
-
-def _draw_norms(view: View) -> list[Chart]:
-    places = {_NORM_LABELS.get(label, label): (VIT, label, "accuracy") for label in _NORM_CURVES}
-    return _over_time(view, "gradient norm", "‖∇‖₂", _NORM, places)
-
-
-def _one_class(level: str, *, ends: bool) -> Check:
-    """Whether Tent ends in one class."""
-
-    def check(view: View) -> Iterator[Part]:
-        share = float(view.record("metrics/top_class_share", GN, "Tent", level))
-        yield share >= _ONE_CLASS if ends else share < 50, f"top class in the last fifth: {share:.0f} %"
-
-    return check
-
-
-def _norm_falls_at_collapse(view: View) -> Iterator[Part]:
-    values = _of_tent(view, "level 5", _NORM)
-    holds = max(values) >= 2 * values[0] and values[-1] <= 0.1 * max(values)
-    yield holds, f"gradient norm: {_brief(values)}"
-
-
-def _norm_in_band(view: View) -> Iterator[Part]:
-    values = _of_tent(view, "level 3", _NORM)
-    yield _in_band(values), f"gradient norm: {_brief(values)}"
+    where = (GN, "Tent", "level 5")
+    found, title = view.recorded("diagnostics/scatter", *where), "(c) entropy and gradient norm per sample"
+    if not found:
+        return _draw_features(view)
+    chart = _scatter(title, ("entropy", "‖∇E‖₂"), found["entropy"], found["gradient_norm"])
+    return [*_draw_features(view), replace(chart, vertical=[(_entropy_threshold(view, *where), "E₀")])]
 
 
 def _larger_before(view: View) -> Iterator[Part]:
-    for symbol, name in _CURVES.items():
-        five, three = (_of_tent(view, level, name)[0] for level in LEVELS)
+    for symbol in ("R", "I"):
+        five, three = (_of_tent(view, level, symbol)[0] for level in LEVELS)
         yield five > three, f"{symbol}: {five:.3g} at level 5, {three:.3g} at level 3"
 
 
-def _late_jump(view: View) -> Iterator[Part]:
-    values = _of_tent(view, "level 5", _CURVES["R"])
+def _jumps_late(values: Sequence[float]) -> bool:
     early = values[: max(2, len(values) // 5)]
-    yield max(early) <= 1.5 * early[0] and max(values) >= 2 * early[0], f"R: {_brief(values)}"
-
-
-def _inequity_accelerates(view: View) -> Iterator[Part]:
-    values = _of_tent(view, "level 5", _CURVES["I"])
-    yield _accelerates(values), f"I: {_brief(values)}"
-
-
-def _both_in_band(view: View) -> Iterator[Part]:
-    for symbol, name in _CURVES.items():
-        values = _of_tent(view, "level 3", name)
-        yield _in_band(values), f"{symbol}: {_brief(values)}"
+    return max(early) <= 1.5 * early[0] and max(values) >= 2 * early[0]
 
 
 def _threshold_keeps_some(view: View) -> Iterator[Part]:
@@ -223,23 +220,27 @@ def _threshold_keeps_some(view: View) -> Iterator[Part]:
     yield 0 < kept < len(steep), told
 
 
-def _falls_then_explodes(view: View) -> Iterator[Part]:
-    values = _of_tent(view, "level 5", _CURVES["R"])
-    low = min(values[: max(2, len(values) // 2)])
-    yield low < values[0] and max(values) >= 2 * values[0], f"R: low {low:.3g}, {_brief(values)}"
+FIGURE_3 = _from_inside(
+    "figure-3",
+    "redundancy, inequity, entropy against gradient norm",
+    _draw_features_and_samples,
+    (
+        Claim("Before adaptation R and I are larger at level 5", _larger_before),
+        Claim("At level 5 R is flat at first and jumps at collapse", _tent("level 5", "R", _jumps_late)),
+        Claim("At level 5 I grows early and ever faster", _tent("level 5", "I", _accelerates)),
+        Claim("At level 3 both stay in range", all_of(*(_tent("level 3", symbol, _in_band) for symbol in "RI"))),
+        Claim(
+            "The entropy threshold removes a part of the samples with large gradients, not all",
+            _threshold_keeps_some,
+        ),
+    ),
+    note=_FLOOR,
+)
 
 
-def _falls_steadily(view: View) -> Iterator[Part]:
-    values = _of_tent(view, "level 3", _CURVES["R"])
-    third = max(1, len(values) // 3)
-    parts = [statistics.fmean(values[start : start + third]) for start in (0, third, len(values) - third)]
-    yield parts[0] > parts[1] > parts[2], f"R by thirds: {arrow(parts)}"
-
-
-def _low_and_flat(view: View) -> Iterator[Part]:
-    three, five = (_of_tent(view, level, _CURVES["I"]) for level in ("level 3", "level 5"))
-    told = f"I at level 3: {_brief(three)}; peak at level 5 {max(five):.3g}"
-    yield _in_band(three) and max(three) < 0.5 * max(five), told
+def _draw_norms(view: View) -> list[Chart]:
+    places = {_NORM_LABELS.get(label, label): (VIT, label, "accuracy") for label in _NORM_CURVES}
+    return _over_time(view, "gradient norm", "‖∇‖₂", _NORM, places)
 
 
 def _only_together(view: View) -> Iterator[Part]:
@@ -250,7 +251,14 @@ def _only_together(view: View) -> Iterator[Part]:
         yield calm == (label == "reliable+sa"), f"{label}: {_brief(values)}"
 
 
-# Redundancy and inequity over severities
+FIGURE_B = Experiment(
+    "figure-b",
+    "Gradient norm under SAR's components, shot noise, class-ordered",
+    "ImageNet-C shot_noise 5, ViT",
+    shot_noise_streams({label: RECIPES[label] for label in _NORM_CURVES}),
+    Claim("Only reliable and sharpness-aware together keep the gradient norm in range throughout", _only_together),
+    draw=_draw_norms,
+)
 
 
 def _severities(setting: Setting) -> list[Spot]:
@@ -258,7 +266,11 @@ def _severities(setting: Setting) -> list[Spot]:
     for network in BOTH:
         for level in range(6):
             column = f"level {level}" if level else "clean"
-            stream: Stream = {"corruptions": ("gaussian_noise",) if level else (), "severity": level, "measure": ("health",)}
+            stream: Stream = {
+                "corruptions": ("gaussian_noise",) if level else (),
+                "severity": level,
+                "measure": ("health",),
+            }
             if not level and setting.where == "imagenet-c":
                 stream["data"] = "imagenet"
             spots += [
@@ -301,7 +313,51 @@ def _growth_accelerates(view: View) -> Iterator[Part]:
     yield holds, f"ViT R: {first:+.3g} from level 1 to 2, {last:+.3g} from 4 to 5"
 
 
-# Classes and features before and after
+FIGURE_D = Experiment(
+    "figure-d",
+    "Redundancy and inequity of the unadapted network over severities",
+    "ImageNet-C gaussian_noise 1-5 and the clean validation set, 2 networks",
+    _severities,
+    Claim("R and I of the unadapted network grow with the severity", _grow),
+    Claim("The growth accelerates (ViT R: +3.1 from level 1 to 2, +97.9 from 4 to 5)", _growth_accelerates),
+    row_names=("model", "measure"),
+    unit="R and I",
+    digits=3,
+    draw=_draw_severities,
+)
+
+
+def _falls_then_explodes(view: View) -> Iterator[Part]:
+    values = _of_tent(view, "level 5", "R")
+    low = min(values[: max(2, len(values) // 2)])
+    yield low < values[0] and max(values) >= 2 * values[0], f"R: low {low:.3g}, {_brief(values)}"
+
+
+def _falls_steadily(view: View) -> Iterator[Part]:
+    values = _of_tent(view, "level 3", "R")
+    third = max(1, len(values) // 3)
+    parts = [statistics.fmean(values[start : start + third]) for start in (0, third, len(values) - third)]
+    yield parts[0] > parts[1] > parts[2], f"R by thirds: {arrow(parts)}"
+
+
+def _low_and_flat(view: View) -> Iterator[Part]:
+    three, five = (_of_tent(view, level, "I") for level in ("level 3", "level 5"))
+    told = f"I at level 3: {_brief(three)}; peak at level 5 {max(five):.3g}"
+    yield _in_band(three) and max(three) < 0.5 * max(five), told
+
+
+FIGURE_E = Experiment(
+    "figure-e",
+    "Redundancy and inequity under Tent, shot noise",
+    "ImageNet-C shot_noise 5 and 3, ViT",
+    _tent_at_two_levels(VIT, "shot_noise", ("representation",)),
+    Claim("At level 5 R falls at first and then explodes", _falls_then_explodes),
+    Claim("At level 3 R falls steadily", _falls_steadily),
+    Claim("At level 5 I accelerates", _tent("level 5", "I", _accelerates)),
+    Claim("At level 3 I stays low and flat", _low_and_flat),
+    draw=_draw_features,
+    note=_FLOOR,
+)
 
 
 def _classes(setting: Setting) -> list[Spot]:
@@ -319,6 +375,18 @@ def _same_class(view: View) -> Iterator[Part]:
     equal = sum(before == after for before, after in pairs.values())
     told = ", ".join(f"{column} {before:.0f}→{after:.0f}" for column, (before, after) in pairs.items())
     yield equal >= 6 / 8 * len(pairs), f"{equal} of {len(pairs)} equal: {told}"
+
+
+TABLE_L = Experiment(
+    "table-l",
+    "The class that the mean feature favours before adaptation, and the class Tent collapses to",
+    "ImageNet-C severity 5, 2 networks",
+    _classes,
+    Claim("Tent collapses to the class that the mean feature favoured before, in 6 of 8 cases", _same_class),
+    row_names=("class",),
+    unit="class index",
+    digits=0,
+)
 
 
 def _near_zero(setting: Setting) -> list[Spot]:
@@ -342,109 +410,13 @@ def _none_near_zero(view: View) -> Iterator[Part]:
     yield most < 0.05, f"BN: at most {most:.2f} %"
 
 
-def _from_inside(name: str, title: str, draw: Draw, claims: Sequence[Claim], note: str = "") -> Experiment:
-    return Experiment(
-        name=name,
-        title=f"Tent from inside: {title}",
-        needs="ImageNet-C gaussian_noise 5 and 3, ResNet50-GN",
-        plan=_tent_at_two_levels(GN, "gaussian_noise", _COLLAPSE_MEASURES),
-        draw=draw,
-        claims=claims,
-        note=note,
-    )
-
-
-EXPERIMENTS = (
-    _from_inside(
-        "figure-2",
-        "predictions and gradient norm, Gaussian noise",
-        _draw_collapse,
-        (
-            Claim("At level 5 Tent ends in one predicted class", _one_class("level 5", ends=True)),
-            Claim("At level 3 it does not", _one_class("level 3", ends=False)),
-            Claim(
-                "At level 5 the gradient norm rises, peaks, and falls to about zero at collapse", _norm_falls_at_collapse
-            ),
-            Claim("At level 3 the gradient norm stays in a stable band", _norm_in_band),
-        ),
-    ),
-    _from_inside(
-        "figure-3",
-        "redundancy, inequity, entropy against gradient norm",
-        _draw_features_and_samples,
-        (
-            Claim("Before adaptation R and I are larger at level 5", _larger_before),
-            Claim("At level 5 R is flat at first and jumps at collapse", _late_jump),
-            Claim("At level 5 I grows early and ever faster", _inequity_accelerates),
-            Claim("At level 3 both stay in range", _both_in_band),
-            Claim(
-                "The entropy threshold removes a part of the samples with large gradients, not all", _threshold_keeps_some
-            ),
-        ),
-        note=_FLOOR,
-    ),
-    Experiment(
-        name="figure-b",
-        title="Gradient norm under SAR's components, shot noise, class-ordered",
-        needs="ImageNet-C shot_noise 5, ViT",
-        plan=shot_noise_streams({label: RECIPES[label] for label in _NORM_CURVES}),
-        draw=_draw_norms,
-        claims=(
-            Claim(
-                "Only reliable and sharpness-aware together keep the gradient norm in range throughout", _only_together
-            ),
-        ),
-    ),
-    Experiment(
-        name="figure-d",
-        title="Redundancy and inequity of the unadapted network over severities",
-        needs="ImageNet-C gaussian_noise 1-5 and the clean validation set, 2 networks",
-        plan=_severities,
-        row_names=("model", "measure"),
-        unit="R and I",
-        digits=3,
-        draw=_draw_severities,
-        claims=(
-            Claim("R and I of the unadapted network grow with the severity", _grow),
-            Claim("The growth accelerates (ViT R: +3.1 from level 1 to 2, +97.9 from 4 to 5)", _growth_accelerates),
-        ),
-    ),
-    Experiment(
-        name="figure-e",
-        title="Redundancy and inequity under Tent, shot noise",
-        needs="ImageNet-C shot_noise 5 and 3, ViT",
-        plan=_tent_at_two_levels(VIT, "shot_noise", ("representation",)),
-        draw=_draw_features,
-        note=_FLOOR,
-        claims=(
-            Claim("At level 5 R falls at first and then explodes", _falls_then_explodes),
-            Claim("At level 3 R falls steadily", _falls_steadily),
-            Claim("At level 5 I accelerates", _inequity_accelerates),
-            Claim("At level 3 I stays low and flat", _low_and_flat),
-        ),
-    ),
-    Experiment(
-        name="table-l",
-        title="The class that the mean feature favours before adaptation, and the class Tent collapses to",
-        needs="ImageNet-C severity 5, 2 networks",
-        plan=_classes,
-        row_names=("class",),
-        unit="class index",
-        digits=0,
-        claims=(
-            Claim("Tent collapses to the class that the mean feature favoured before, in 6 of 8 cases", _same_class),
-        ),
-    ),
-    Experiment(
-        name="table-m",
-        title="Feature dimensions near zero (mean |z| < m), before and after Tent, Gaussian noise",
-        needs="ImageNet-C gaussian_noise 5, 2 networks",
-        plan=_near_zero,
-        row_names=("method",),
-        unit="% of dimensions",
-        claims=(
-            Claim("Tent drives more GN feature dimensions towards zero", _towards_zero),
-            Claim("Batch norm has no such dimensions", _none_near_zero),
-        ),
-    ),
+TABLE_M = Experiment(
+    "table-m",
+    "Feature dimensions near zero (mean |z| < m), before and after Tent, Gaussian noise",
+    "ImageNet-C gaussian_noise 5, 2 networks",
+    _near_zero,
+    Claim("Tent drives more GN feature dimensions towards zero", _towards_zero),
+    Claim("Batch norm has no such dimensions", _none_near_zero),
+    row_names=("method",),
+    unit="% of dimensions",
 )

@@ -32,61 +32,19 @@ _SINGLE_METHODS = (*_BN_METHODS, "DeYO", "ReCAP", "SAR", "SAR2")
 _APPENDIX_METHODS = (*_BN_METHODS, "SAR", "SAR2")
 _NOISES = ("gaussian_noise", "shot_noise", "impulse_noise")
 _AFTER_COLLAPSE = ("glass_blur", "motion_blur", "zoom_blur", "snow", "frost", "fog")
+_BEST_AVERAGE = all_of(*(best((network, "SAR2"), AVERAGE) for network in BOTH))
+_BEST_AND_PRINTED = all_of(_BEST_AVERAGE, on_the_papers_data(averages_of("Tent", "SAR", "SAR2")))
+_BEST_RENDITIONS = all_of(
+    best(("SAR2",), *BOTH), on_the_papers_data(as_printed(("NoAdapt",), ("SAR",), ("SAR2",), columns=BOTH))
+)
 
-_BIG = "ImageNet-C, 3 networks; MEMO is slow, DDA needs a diffusion model"
 
-
-def _three_networks(table: str, methods: Sequence[str], scenario: str, severity: int) -> Plan:
+def _over_corruptions(table: str, scenario: str, severity: int, methods: Sequence[str], *claims: Claim) -> Experiment:
+    words = {LABEL_SHIFT: "Class-ordered streams (label shift, ratio ∞)", SINGLE: "One sample per step (batch size 1)"}
     rows = ((BN, _BN_METHODS), (GN, methods), (VIT, methods))
-    return corruption_table(table, rows, scenario=scenario, severity=severity)
-
-
-def _mixture(setting: Setting) -> list[Spot]:
-    streams = [(network, level) for network in BOTH for level in (5, 3)]
-    return [
-        spot
-        for label in _ALL_METHODS
-        for spot in averaged(
-            [
-                place(setting, n, label, (label,), f"{n}/level{s}", table="4", scenario=MIXED, severity=s)
-                for n, s in streams
-            ],
-            table="4",
-        )
-    ]
-
-
-def _continual(setting: Setting) -> list[Spot]:
-    """One run over all domains gives a number for each."""
-    spots = []
-    for network in BOTH:
-        for label in _ALL_METHODS:
-            whole = place(setting, network, label, (network, label), AVERAGE, table="5", scenario=CONTINUAL)
-            for name in setting.corruptions():
-                value, std = printed("5").number(network, label, name)
-                metric = f"metrics/per_corruption/{name}"
-                spots.append(replace(whole, column=name, metric=metric, printed=value, printed_std=std))
-            spots.append(whole)
-    return spots
-
-
-def _renditions(table: str, scenario: str) -> Plan:
-    """ImageNet-R; elsewhere one corruption outside the 15 plays the part of the natural shift."""
-
-    def plan(setting: Setting) -> list[Spot]:
-        real = setting.where == "imagenet-c"
-        data, corruptions = ("imagenet-r", ()) if real else (None, (GLYPH_RENDITION,))
-        return [
-            place(
-                setting, network, label, (label,), network,
-                table=table, scenario=scenario, data=data, corruptions=corruptions,
-            )
-            for label in ("NoAdapt", "Tent", "EATA", "SAR", "SAR2")
-            for network in NETWORKS
-            if network != BN or not label.startswith("SAR")  # the paper has no such entry
-        ]  # fmt: skip
-
-    return plan
+    needs = "ImageNet-C, 3 networks; MEMO is slow, DDA needs a diffusion model"
+    plan = corruption_table(table, rows, scenario=scenario, severity=severity)
+    return Experiment(f"table-{table.lower()}", f"{words[scenario]}, severity {severity}", needs, plan, *claims)
 
 
 def _ruins_batch_norm(view: View) -> Iterator[Part]:
@@ -104,6 +62,30 @@ def _best_or_tied(view: View) -> Iterator[Part]:
         yield count >= share * total, f"{network}: SAR² best or tied on {count} of {total}"
 
 
+TABLE_1 = _over_corruptions(
+    "1", LABEL_SHIFT, 5, _ALL_METHODS,
+    Claim("SAR is above Tent on every corruption, on both networks", wins("SAR", "Tent")),
+    Claim(
+        "Tent ruins the batch-norm network (2.1 on average), and still helps ViT on defocus and motion blur and "
+        "GN on pixelate",
+        _ruins_batch_norm,
+    ),
+    Claim(
+        "On ViT Tent fails on shot noise and snow, where SAR improves on the unadapted network",
+        ordered(((VIT, "Tent"), (VIT, "NoAdapt"), (VIT, "SAR")), "shot_noise", "snow"),
+    ),
+    Claim("SAR² is above DeYO on GN (by 7.8 on average)", above((GN, "SAR2"), (GN, "DeYO"), AVERAGE, by=7.8)),
+    Claim(
+        "SAR² is above SAR on every corruption; best or tied on all of them for GN and on 9 of 15 for ViT",
+        all_of(wins("SAR2", "SAR"), _best_or_tied),
+    ),
+    Claim(
+        "On GN defocus blur SAR² gains 16.3 over SAR",
+        above((GN, "SAR2"), (GN, "SAR"), "defocus_blur", by=16.3),
+    ),
+)
+
+
 def _only_on_noise(view: View) -> Iterator[Part]:
     for network in BOTH:
         gains = {c: view.mean(network, "DDA", c) - view.mean(network, "NoAdapt", c) for c in view.corruptions}
@@ -113,6 +95,13 @@ def _only_on_noise(view: View) -> Iterator[Part]:
         mean = fmean(gain for c, gain in gains.items() if c not in _NOISES)
         told = f"{network}: DDA {least:+.1f} or more on noise, {mean:+.1f} on average elsewhere"
         yield least > 0 and mean < min(least, 1), told
+
+
+TABLE_B = _over_corruptions(
+    "B", LABEL_SHIFT, 3, _APPENDIX_METHODS,
+    Claim("At level 3 SAR² has the best average", _BEST_AND_PRINTED),
+    Claim("DDA is strong on noise only", _only_on_noise),
+)
 
 
 def _at_chance(view: View) -> Iterator[Part]:
@@ -135,6 +124,69 @@ def _steadier(view: View) -> Iterator[Part]:
     needs_seeds(sar)
     # "ten times": at least five, since three runs give a standard deviation only roughly.
     yield sar2.std * 5 <= sar.std, f"std of the average on GN: SAR {sar.std:.2f}, SAR² {sar2.std:.2f}"
+
+
+TABLE_3 = _over_corruptions(
+    "3", SINGLE, 5, _SINGLE_METHODS,
+    Claim("With batches of one, Tent and EATA on batch norm are at chance", _at_chance),
+    Claim("With batches of one, SAR² is best on every corruption", _best_everywhere),
+    Claim("On GN the standard deviation of SAR²'s average is a tenth of SAR's", _steadier),
+    Claim("On ViT SAR² is above ReCAP (by 1.7)", above((VIT, "SAR2"), (VIT, "ReCAP"), AVERAGE, by=1.7)),
+)
+
+
+TABLE_C = _over_corruptions(
+    "C", SINGLE, 3, _APPENDIX_METHODS,
+    Claim("At level 3 with batches of one, SAR² has the best average", _BEST_AND_PRINTED),
+)
+
+
+def _mixture(setting: Setting) -> list[Spot]:
+    streams = [(network, level) for network in BOTH for level in (5, 3)]
+    return [
+        spot
+        for label in _ALL_METHODS
+        for spot in averaged(
+            [
+                place(setting, n, label, (label,), f"{n}/level{s}", table="4", scenario=MIXED, severity=s)
+                for n, s in streams
+            ],
+            table="4",
+        )
+    ]
+
+
+TABLE_4 = Experiment(
+    "table-4",
+    "Mixture of 15 corruptions, severities 5 and 3",
+    "ImageNet-C severities 5 and 3, 2 networks",
+    _mixture,
+    Claim(
+        "Under the mixture Tent falls below the unadapted network: GN at both levels, ViT at level 5",
+        above(("NoAdapt",), ("Tent",), f"{GN}/level5", f"{GN}/level3", f"{VIT}/level5"),
+    ),
+    Claim("SAR reaches 38.3 and 57.4 (GN), 57.1 and 70.7 (ViT)", as_printed(("SAR",))),
+    Claim(
+        "At level 5 SAR² is above SAR (by 5.0 on GN, 4.1 on ViT)",
+        all_of(*(above(("SAR2",), ("SAR",), f"{n}/level5", by=by) for n, by in ((GN, 5.0), (VIT, 4.1)))),
+    ),
+    Claim("DeYO and ReCAP are equal on ViT", equal(("DeYO",), ("ReCAP",), f"{VIT}/level5", f"{VIT}/level3")),
+    row_names=("method",),
+)
+
+
+def _continual(setting: Setting) -> list[Spot]:
+    """One run over all domains gives a number for each."""
+    spots = []
+    for network in BOTH:
+        for label in _ALL_METHODS:
+            whole = place(setting, network, label, (network, label), AVERAGE, table="5", scenario=CONTINUAL)
+            for name in setting.corruptions():
+                value, std = printed("5").number(network, label, name)
+                metric = f"metrics/per_corruption/{name}"
+                spots.append(replace(whole, column=name, metric=metric, printed=value, printed_std=std))
+            spots.append(whole)
+    return spots
 
 
 def _mean_over(view: View, network: str, method: str, columns: Sequence[str]) -> float:
@@ -175,6 +227,41 @@ def _does_not_collapse(view: View) -> Iterator[Part]:
         yield value > alone and lowest > 0.5, told
 
 
+TABLE_5 = Experiment(
+    "table-5",
+    "Continual: 15 corruptions without a reset, class-ordered, severity 5",
+    "ImageNet-C, 2 networks",
+    _continual,
+    Claim("Without resets Tent is near zero after the first domain", _gone_after_the_first),
+    Claim("On GN DeYO and ReCAP do well on noise and collapse from the blurs on", _collapse_from_the_blurs),
+    Claim("On GN ReCAP's recovery brings it back at contrast (53.6)", _recovers_at_contrast),
+    Claim("ROID does not collapse (39.6 on GN, 56.8 on ViT)", _does_not_collapse),
+    Claim("SAR averages 27.4 on GN and 60.9 on ViT", averages_of("SAR")),
+    Claim("SAR² has the best average on both networks", _BEST_AVERAGE),
+    Claim("On GN SAR² gains 21.9 over SAR", above((GN, "SAR2"), (GN, "SAR"), AVERAGE, by=21.9)),
+    Claim("On GN the standard deviation of SAR²'s average is about a tenth of SAR's", _steadier),
+)
+
+
+def _renditions(table: str, scenario: str) -> Plan:
+    """ImageNet-R; elsewhere one corruption outside the 15 plays the part of the natural shift."""
+
+    def plan(setting: Setting) -> list[Spot]:
+        real = setting.where == "imagenet-c"
+        data, corruptions = ("imagenet-r", ()) if real else (None, (GLYPH_RENDITION,))
+        return [
+            place(
+                setting, network, label, (label,), network,
+                table=table, scenario=scenario, data=data, corruptions=corruptions,
+            )
+            for label in ("NoAdapt", "Tent", "EATA", "SAR", "SAR2")
+            for network in NETWORKS
+            if network != BN or not label.startswith("SAR")  # the paper has no such entry
+        ]  # fmt: skip
+
+    return plan
+
+
 def _batch_norm_halved(view: View) -> Iterator[Part]:
     alone = view.mean("NoAdapt", BN)
     for method in ("Tent", "EATA"):
@@ -182,129 +269,32 @@ def _batch_norm_halved(view: View) -> Iterator[Part]:
         yield value < alone / 2, f"BN: NoAdapt {alone:.1f}, {method} {value:.1f}"
 
 
-_BEST_AVERAGE = all_of(*(best((network, "SAR2"), AVERAGE) for network in BOTH))
-_BEST_AND_PRINTED = all_of(_BEST_AVERAGE, on_the_papers_data(averages_of("Tent", "SAR", "SAR2")))
-_BEST_RENDITIONS = all_of(
-    best(("SAR2",), *BOTH), on_the_papers_data(as_printed(("NoAdapt",), ("SAR",), ("SAR2",), columns=BOTH))
-)
-
-
 def _rendition_table(letter: str, title: str, scenario: str, collapse: str, is_best: str) -> Experiment:
     return Experiment(
-        name=f"table-{letter.lower()}",
-        title=title,
-        needs="ImageNet-R, 3 networks",
-        plan=_renditions(letter, scenario),
+        f"table-{letter.lower()}",
+        title,
+        "ImageNet-R, 3 networks",
+        _renditions(letter, scenario),
+        Claim(collapse, _batch_norm_halved),
+        Claim(is_best, _BEST_RENDITIONS),
         row_names=("method",),
         note=f"off ImageNet, the corruption {GLYPH_RENDITION!r} (not one of the 15) plays the natural shift",
-        claims=(Claim(collapse, _batch_norm_halved), Claim(is_best, _BEST_RENDITIONS)),
     )
 
 
-EXPERIMENTS = (
-    Experiment(
-        name="table-1",
-        title="Class-ordered streams (label shift, ratio ∞), severity 5",
-        needs=_BIG,
-        plan=_three_networks("1", _ALL_METHODS, LABEL_SHIFT, 5),
-        claims=(
-            Claim("SAR is above Tent on every corruption, on both networks", wins("SAR", "Tent")),
-            Claim(
-                "Tent ruins the batch-norm network (2.1 on average), and still helps ViT on defocus and motion blur and "
-                "GN on pixelate",
-                _ruins_batch_norm,
-            ),
-            Claim(
-                "On ViT Tent fails on shot noise and snow, where SAR improves on the unadapted network",
-                ordered(((VIT, "Tent"), (VIT, "NoAdapt"), (VIT, "SAR")), "shot_noise", "snow"),
-            ),
-            Claim("SAR² is above DeYO on GN (by 7.8 on average)", above((GN, "SAR2"), (GN, "DeYO"), AVERAGE, by=7.8)),
-            Claim(
-                "SAR² is above SAR on every corruption; best or tied on all of them for GN and on 9 of 15 for ViT",
-                all_of(wins("SAR2", "SAR"), _best_or_tied),
-            ),
-            Claim(
-                "On GN defocus blur SAR² gains 16.3 over SAR",
-                above((GN, "SAR2"), (GN, "SAR"), "defocus_blur", by=16.3),
-            ),
-        ),
-    ),
-    Experiment(
-        name="table-b",
-        title="Class-ordered streams (label shift, ratio ∞), severity 3",
-        needs=_BIG,
-        plan=_three_networks("B", _APPENDIX_METHODS, LABEL_SHIFT, 3),
-        claims=(
-            Claim("At level 3 SAR² has the best average", _BEST_AND_PRINTED),
-            Claim("DDA is strong on noise only", _only_on_noise),
-        ),
-    ),
-    Experiment(
-        name="table-3",
-        title="One sample per step (batch size 1), severity 5",
-        needs=_BIG,
-        plan=_three_networks("3", _SINGLE_METHODS, SINGLE, 5),
-        claims=(
-            Claim("With batches of one, Tent and EATA on batch norm are at chance", _at_chance),
-            Claim("With batches of one, SAR² is best on every corruption", _best_everywhere),
-            Claim("On GN the standard deviation of SAR²'s average is a tenth of SAR's", _steadier),
-            Claim("On ViT SAR² is above ReCAP (by 1.7)", above((VIT, "SAR2"), (VIT, "ReCAP"), AVERAGE, by=1.7)),
-        ),
-    ),
-    Experiment(
-        name="table-c",
-        title="One sample per step (batch size 1), severity 3",
-        needs=_BIG,
-        plan=_three_networks("C", _APPENDIX_METHODS, SINGLE, 3),
-        claims=(Claim("At level 3 with batches of one, SAR² has the best average", _BEST_AND_PRINTED),),
-    ),
-    Experiment(
-        name="table-4",
-        title="Mixture of 15 corruptions, severities 5 and 3",
-        needs="ImageNet-C severities 5 and 3, 2 networks",
-        plan=_mixture,
-        row_names=("method",),
-        claims=(
-            Claim(
-                "Under the mixture Tent falls below the unadapted network: GN at both levels, ViT at level 5",
-                above(("NoAdapt",), ("Tent",), f"{GN}/level5", f"{GN}/level3", f"{VIT}/level5"),
-            ),
-            Claim("SAR reaches 38.3 and 57.4 (GN), 57.1 and 70.7 (ViT)", as_printed(("SAR",))),
-            Claim(
-                "At level 5 SAR² is above SAR (by 5.0 on GN, 4.1 on ViT)",
-                all_of(*(above(("SAR2",), ("SAR",), f"{n}/level5", by=by) for n, by in ((GN, 5.0), (VIT, 4.1)))),
-            ),
-            Claim("DeYO and ReCAP are equal on ViT", equal(("DeYO",), ("ReCAP",), f"{VIT}/level5", f"{VIT}/level3")),
-        ),
-    ),
-    Experiment(
-        name="table-5",
-        title="Continual: 15 corruptions without a reset, class-ordered, severity 5",
-        needs="ImageNet-C, 2 networks",
-        plan=_continual,
-        claims=(
-            Claim("Without resets Tent is near zero after the first domain", _gone_after_the_first),
-            Claim("On GN DeYO and ReCAP do well on noise and collapse from the blurs on", _collapse_from_the_blurs),
-            Claim("On GN ReCAP's recovery brings it back at contrast (53.6)", _recovers_at_contrast),
-            Claim("ROID does not collapse (39.6 on GN, 56.8 on ViT)", _does_not_collapse),
-            Claim("SAR averages 27.4 on GN and 60.9 on ViT", averages_of("SAR")),
-            Claim("SAR² has the best average on both networks", _BEST_AVERAGE),
-            Claim("On GN SAR² gains 21.9 over SAR", above((GN, "SAR2"), (GN, "SAR"), AVERAGE, by=21.9)),
-            Claim("On GN the standard deviation of SAR²'s average is about a tenth of SAR's", _steadier),
-        ),
-    ),
-    _rendition_table(
-        "D",
-        "ImageNet-R, class-ordered",
-        LABEL_SHIFT,
-        "On ImageNet-R Tent and EATA lose more than half of the batch-norm network's accuracy",
-        "On ImageNet-R SAR² is best on GN and ViT",
-    ),
-    _rendition_table(
-        "E",
-        "ImageNet-R, one sample per step",
-        SINGLE,
-        "The same with batches of one: batch norm collapses",
-        "The same with batches of one: SAR² is best",
-    ),
+TABLE_D = _rendition_table(
+    "D",
+    "ImageNet-R, class-ordered",
+    LABEL_SHIFT,
+    "On ImageNet-R Tent and EATA lose more than half of the batch-norm network's accuracy",
+    "On ImageNet-R SAR² is best on GN and ViT",
+)
+
+
+TABLE_E = _rendition_table(
+    "E",
+    "ImageNet-R, one sample per step",
+    SINGLE,
+    "The same with batches of one: batch norm collapses",
+    "The same with batches of one: SAR² is best",
 )

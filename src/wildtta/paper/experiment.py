@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -27,8 +27,8 @@ class Spot:
         column: label of its column.
         cells: the runs behind it: one per seed, and per corruption where the number is a mean over corruptions.
         parts: where the number is a mean of other spots with equal weights, those spots (``cells`` are then all theirs).
-        metric: path into a journal row, such as ``metrics/accuracy`` or ``metrics/per_corruption/fog``, or one of
-            :data:`wildtta.paper.view.DERIVED`.
+        metric: path into a journal row, such as ``metrics/accuracy`` or ``metrics/per_corruption/fog``, or what
+            :func:`wildtta.paper.view.value_of` makes of a row.
         printed: the paper's number at this place, and ``printed_std`` its standard deviation.
         missing: why it cannot be run in this setting; empty where it can.
     """
@@ -69,24 +69,26 @@ class Claim:
         return f"{self.experiment}/C{self.number}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Experiment:
     """A table or figure of the paper: what to run, how to draw it (figures), and what is claimed about it."""
 
-    name: str
-    title: str
-    needs: str
-    plan: Plan
-    claims: Sequence[Claim] = ()
-    row_names: tuple[str, ...] = ("model", "method")
-    unit: str = "accuracy, %"
-    digits: int = 1
-    draw: Draw | None = None
-    note: str = ""
-
-    def __post_init__(self) -> None:
-        named = [replace(claim, experiment=self.name, number=n) for n, claim in enumerate(self.claims, 1)]
-        object.__setattr__(self, "claims", tuple(named))
+    def __init__(
+        self,
+        name: str,
+        title: str,
+        needs: str,
+        plan: Plan,
+        *claims: Claim,
+        draw: Draw | None = None,
+        row_names: tuple[str, ...] = ("model", "method"),
+        unit: str = "accuracy, %",
+        digits: int = 1,
+        note: str = "",
+    ) -> None:
+        self.name, self.title, self.needs, self.note = name, title, needs, note
+        self.plan, self.draw = plan, draw
+        self.claims = [replace(claim, experiment=name, number=number) for number, claim in enumerate(claims, 1)]
+        self.row_names, self.unit, self.digits = row_names, unit, digits
 
     @property
     def kind(self) -> Literal["table", "figure"]:

@@ -11,7 +11,7 @@ from wildtta.paper.experiment import Claim, Experiment, Part, Plan, Spot
 from wildtta.paper.plan import LABEL_SHIFT, Stream, place
 from wildtta.paper.recipes import RECIPES
 from wildtta.paper.settings import CORRUPTIONS, GN, VIT, Setting
-from wildtta.paper.view import NotRun, View
+from wildtta.paper.view import View
 from wildtta.report.chart import Chart, PictureChart, ScatterChart, SurfaceChart
 
 #: The paper says "a smaller learning rate" without the value; a tenth of the ViT rule keeps Tent from collapsing at once.
@@ -23,7 +23,6 @@ _EMBEDDED = {
 }
 #: Tent's collapse on ResNet50-GN begins after this batch; the paper draws its surface there.
 _TENT_CHECKPOINT = 120
-
 Surface = Sequence[Sequence[float]]
 
 
@@ -35,14 +34,11 @@ def _embeddings(setting: Setting) -> list[Spot]:
 def _draw_embeddings(view: View) -> list[Chart]:
     charts: list[Chart] = []
     for label in _EMBEDDED:
-        try:
-            found = view.record("diagnostics/tsne", VIT, label, "accuracy")
-        except NotRun:
-            continue
-        x, y = zip(*found["points"], strict=True)
-        charts.append(
-            ScatterChart(title=label.replace("SAR2", "SAR²"), x=x, y=y, group=found["labels"], axes=False)
-        )
+        found = view.recorded("diagnostics/tsne", VIT, label, "accuracy")
+        if found:
+            x, y = zip(*found["points"], strict=True)
+            title = label.replace("SAR2", "SAR²")
+            charts.append(ScatterChart(title=title, x=x, y=y, group=found["labels"], axes=False))
     return charts
 
 
@@ -67,6 +63,18 @@ def _one_cluster(view: View) -> Iterator[Part]:
     yield max(shares, key=shares.__getitem__) == "Tent", f"share of the class predicted most: {told}"
 
 
+FIGURE_8 = Experiment(
+    "figure-8",
+    "Features after adaptation (t-SNE, 20 classes), snow, class-ordered",
+    "ImageNet-C snow 5, ViT; scikit-learn",
+    _embeddings,
+    Claim("Classes separate better in the order NoAdapt, Tent, SAR, SAR²", _classes_separate),
+    Claim("Tent gathers its samples in one big cluster", _one_cluster),
+    draw=_draw_embeddings,
+    note="colours are true classes; Tent runs at a tenth of its rate",
+)
+
+
 def _surfaces(network: str, tent_batches: int | None = None) -> Plan:
     stream: Stream = {"corruptions": ("gaussian_noise",), "measure": ("surface",), "seeds": 1}
     most = {"Tent": tent_batches and 64 * tent_batches, "SAR": None}
@@ -83,9 +91,8 @@ def _surfaces(network: str, tent_batches: int | None = None) -> Plan:
 def _draw_surfaces(view: View) -> list[Chart]:
     charts: list[Chart] = []
     for network, label in view.row_labels:
-        try:
-            found = view.record("diagnostics/surface", network, label, "accuracy")
-        except NotRun:
+        found = view.recorded("diagnostics/surface", network, label, "accuracy")
+        if not found:
             continue
         charts.append(
             SurfaceChart(
@@ -123,6 +130,16 @@ def _larger_area(view: View) -> Iterator[Part]:
     yield areas["SAR"] > areas["Tent"], f"inside the lowest contour: {told}"
 
 
+FIGURE_9 = Experiment(
+    "figure-9",
+    "Entropy surface around the adapted weights, Gaussian noise, ViT",
+    "ImageNet-C gaussian_noise 5, ViT",
+    _surfaces(VIT),
+    Claim("The lowest contour encloses a larger area for SAR than for Tent", _larger_area),
+    draw=_draw_surfaces,
+)
+
+
 def _proper_minimum(view: View) -> Iterator[Part]:
     """SAR's lowest point lies inside, Tent's on the rim of the plane."""
     for label, table in _entropies(view).items():
@@ -132,11 +149,20 @@ def _proper_minimum(view: View) -> Iterator[Part]:
         yield inside == (label == "SAR"), f"{label} has {'a minimum inside' if inside else 'its minimum on the rim'}"
 
 
+FIGURE_C = Experiment(
+    "figure-c",
+    "Entropy surface around the adapted weights, Gaussian noise, ResNet50-GN",
+    "ImageNet-C gaussian_noise 5, ResNet50-GN",
+    _surfaces(GN, _TENT_CHECKPOINT),
+    Claim("On GN Tent's surface has no proper minimum, SAR's has", _proper_minimum),
+    draw=_draw_surfaces,
+    note=f"Tent stops at batch {_TENT_CHECKPOINT}, where its collapse begins",
+)
+
+
 def _corruptions(setting: Setting) -> list[Spot]:
     """What the unadapted network makes of each corruption stands under its picture."""
-    return [
-        place(setting, GN, "NoAdapt", (GN, "NoAdapt"), name, corruptions=(name,), seeds=1) for name in CORRUPTIONS
-    ]
+    return [place(setting, GN, "NoAdapt", (GN, "NoAdapt"), name, corruptions=(name,), seeds=1) for name in CORRUPTIONS]
 
 
 def _draw_corruptions(view: View) -> list[Chart]:
@@ -157,42 +183,11 @@ def _draw_corruptions(view: View) -> list[Chart]:
     return [PictureChart(title=title, pictures=pictures, captions=list(images))]
 
 
-EXPERIMENTS = (
-    Experiment(
-        name="figure-8",
-        title="Features after adaptation (t-SNE, 20 classes), snow, class-ordered",
-        needs="ImageNet-C snow 5, ViT; scikit-learn",
-        plan=_embeddings,
-        draw=_draw_embeddings,
-        note="colours are true classes; Tent runs at a tenth of its rate",
-        claims=(
-            Claim("Classes separate better in the order NoAdapt, Tent, SAR, SAR²", _classes_separate),
-            Claim("Tent gathers its samples in one big cluster", _one_cluster),
-        ),
-    ),
-    Experiment(
-        name="figure-9",
-        title="Entropy surface around the adapted weights, Gaussian noise, ViT",
-        needs="ImageNet-C gaussian_noise 5, ViT",
-        plan=_surfaces(VIT),
-        draw=_draw_surfaces,
-        claims=(Claim("The lowest contour encloses a larger area for SAR than for Tent", _larger_area),),
-    ),
-    Experiment(
-        name="figure-c",
-        title="Entropy surface around the adapted weights, Gaussian noise, ResNet50-GN",
-        needs="ImageNet-C gaussian_noise 5, ResNet50-GN",
-        plan=_surfaces(GN, _TENT_CHECKPOINT),
-        draw=_draw_surfaces,
-        note=f"Tent stops at batch {_TENT_CHECKPOINT}, where its collapse begins",
-        claims=(Claim("On GN Tent's surface has no proper minimum, SAR's has", _proper_minimum),),
-    ),
-    Experiment(
-        name="figure-a",
-        title="The 15 corruptions",
-        needs="nothing for the pictures (an embedded image); ImageNet-C severity 5 for the accuracies",
-        plan=_corruptions,
-        draw=_draw_corruptions,
-        note="pictures show an embedded glyph whatever the data",
-    ),
+FIGURE_A = Experiment(
+    "figure-a",
+    "The 15 corruptions",
+    "nothing for the pictures (an embedded image); ImageNet-C severity 5 for the accuracies",
+    _corruptions,
+    draw=_draw_corruptions,
+    note="pictures show an embedded glyph whatever the data",
 )

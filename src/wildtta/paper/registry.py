@@ -18,8 +18,8 @@ def _order(experiment: Experiment) -> tuple[bool, bool, str]:
 @lru_cache(maxsize=1)
 def experiments() -> dict[str, Experiment]:
     """``table-1`` .. ``table-9``, ``table-a`` .. ``table-r``, ``figure-1`` .. ``figure-9``, ``figure-a`` .. ``figure-e``."""
-    everything = sorted((experiment for subject in _SUBJECTS for experiment in subject.EXPERIMENTS), key=_order)
-    return {experiment.name: experiment for experiment in everything}
+    found = [value for subject in _SUBJECTS for value in vars(subject).values() if isinstance(value, Experiment)]
+    return {experiment.name: experiment for experiment in sorted(found, key=_order)}
 
 
 def claims() -> list[Claim]:

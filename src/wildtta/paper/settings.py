@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from wildtta.bench import Cell
+from wildtta.bench import SCENARIOS, Cell
 from wildtta.bench.source_data import wanted_source_fields
 from wildtta.corruptions import constants
 from wildtta.methods.registry import config_classes
@@ -49,11 +49,9 @@ class Scale:
     """How long the streams are. ``None`` means all there is; sizes count images."""
 
     name: str
-    limit: int | None
-    draws: int
-    single_limit: int | None
-    mixed_limit: int | None
-    shift_limit: int | None = None
+    draws: int = 100
+    limits: Mapping[str, int | None] = field(default_factory=dict)
+    """Images of a stream by its scenario."""
     slow_limit: int | None = None
     source_images: int | None = None
     measures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -67,41 +65,23 @@ class Scale:
 _FINE = {"surface": {"steps": 21}}
 _COARSE = {"surface": {"steps": 7, "images": 64}, "scatter": {"images": 64}}
 
-FULL = Scale(name="full", limit=None, draws=100, single_limit=None, mixed_limit=None, measures=_FINE)
+_ROUGH = {"surface": {"steps": 5, "images": 8}, "scatter": {"images": 8}, "tsne": {"classes": 8, "per_class": 4}}
+
+FULL = Scale(name="full", measures=_FINE)
 #: Glyphs are unlimited; this is what a CPU does in an evening and what shows the effects.
-GLYPHS = Scale(
-    name="full",
-    limit=4000,
-    draws=20,
-    single_limit=2000,
-    mixed_limit=15000,
-    slow_limit=256,
-    measures=_FINE,
-    ratios=(1, 10, 100, 1000, 500000),
-    large_batches=(32, 64, 128, 256, 512),
-)
+GLYPHS = dataclasses.replace(
+    FULL, draws=20, limits={"mild": 4000, "single": 2000, "mixed": 15000}, slow_limit=256,
+    ratios=(1, 10, 100, 1000, 500000), large_batches=(32, 64, 128, 256, 512),
+)  # fmt: skip
 QUICK = Scale(
-    name="quick",
-    limit=256,
-    draws=2,
-    single_limit=48,
-    mixed_limit=384,
-    slow_limit=8,
-    source_images=128,
-    measures=_COARSE,
-    corruptions=("gaussian_noise", "contrast"),
-    batch_sizes=(4, 16, 64),
-    large_batches=(32, 64, 128),
-    ratios=(1, 500000),
-    seeds=1,
-)
+    name="quick", draws=2, limits={"mild": 256, "single": 48, "mixed": 384}, slow_limit=8, source_images=128,
+    measures=_COARSE, corruptions=("gaussian_noise", "contrast"), batch_sizes=(4, 16, 64), large_batches=(32, 64, 128),
+    ratios=(1, 500000), seeds=1,
+)  # fmt: skip
 #: For tests of the machinery: a batch or two per stream, too short for SAR² to leave its warm-up.
-_TINY_MEASURES = {
-    "surface": {"steps": 5, "images": 8}, "scatter": {"images": 8}, "tsne": {"classes": 8, "per_class": 4},
-}  # fmt: skip
 TINY = dataclasses.replace(
-    QUICK, name="tiny", limit=32, draws=1, single_limit=4, mixed_limit=32, shift_limit=32, slow_limit=2,
-    source_images=32, measures=_TINY_MEASURES, corruptions=("contrast",), batch_sizes=(16, 64), large_batches=(32, 64),
+    QUICK, name="tiny", draws=1, limits={**dict.fromkeys(SCENARIOS, 32), "single": 4}, slow_limit=2, source_images=32,
+    measures=_ROUGH, corruptions=("contrast",), batch_sizes=(16, 64), large_batches=(32, 64),
 )  # fmt: skip
 
 
@@ -237,19 +217,12 @@ class Setting:
     ) -> tuple[Cell, ...]:
         """The same run once per seed, over ``most`` images at most. The caller has asked ``missing`` before."""
         place = self.networks[network]
-        stream: dict[str, Any] = {}
-        limit = self.scale.limit
-        if scenario in ("label_shift", "continual_label_shift"):
-            stream = {"draws": self.scale.draws, "ratio": math.inf if ratio is None else ratio}
-            limit = self.scale.shift_limit
-        elif scenario == "single":
-            limit = self.scale.single_limit
-        elif scenario == "mixed":
-            limit = self.scale.mixed_limit
+        ordered = scenario in ("label_shift", "continual_label_shift")
+        stream = {"draws": self.scale.draws, "ratio": math.inf if ratio is None else ratio} if ordered else {}
+        limit = self.scale.limits.get(scenario)
         if method in SLOW and self.scale.slow_limit is not None:
             limit = self.scale.slow_limit
-        if most is not None:
-            limit = most if limit is None else min(limit, most)
+        limit = min((length for length in (limit, most) if length is not None), default=None)
         chosen = {**(options or {}), **self.overrides_for(method, network)}
         few = self.scale.source_images
         if few and not wanted_source_fields(Cell(model="-", method=method, options=chosen)):
@@ -307,9 +280,7 @@ def setting(
         raise ValueError(f"unknown data {where!r}: expected one of {', '.join(WHERE)}")
     size = scale_named(scale, where)
     if limit is not None:
-        size = dataclasses.replace(
-            size, limit=limit, single_limit=limit, mixed_limit=limit, shift_limit=limit, slow_limit=limit
-        )
+        size = dataclasses.replace(size, limits=dict.fromkeys(SCENARIOS, limit), slow_limit=limit)
     if networks is None:
         names = GLYPH_NETWORKS if where == "glyphs" else IMAGENET_NETWORKS
         options = {"pretrained": False} if random_weights else {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,11 @@ from wildtta.bench import Cell, Row
 from wildtta.paper.experiment import AVERAGE, Claim, Experiment, Spot
 from wildtta.paper.settings import Setting
 from wildtta.report.outcome import Outcome, Status
+from wildtta.report.runs import look_up
+
+#: Numbers that a journal row holds only implicitly: the class predicted most, and the seconds that predicting and learning
+#: took (without reading images and building the network).
+TOP_CLASS, STREAM_SECONDS = "top class", "stream seconds"
 
 #: A claim is not decided by numbers over fewer images: their standard error is up to 3.5 points.
 LEAST_IMAGES = 200
@@ -90,7 +95,9 @@ class View:
         found = {seed: [self._rows[cell.key] for cell in cells] for seed, cells in complete.items()}
         for rows in found.values():
             self._count(rows)
-        return {seed: statistics.fmean(float(look_up(row, spot.metric)) for row in rows) for seed, rows in found.items()}
+        return {
+            seed: statistics.fmean(float(value_of(row, spot.metric)) for row in rows) for seed, rows in found.items()
+        }
 
     def _count(self, rows: Sequence[Row]) -> None:
         images = [look_up(row, "metrics/samples") for row in rows]
@@ -104,7 +111,7 @@ class View:
             return f"{cell.describe()} has not been run"
         if row["status"] != "ok":
             return f"{cell.describe()} failed: {row.get('reason')}"
-        return "" if look_up(row, spot.metric) is not None else f"{cell.describe()} recorded no {spot.metric}"
+        return "" if value_of(row, spot.metric) is not None else f"{cell.describe()} recorded no {spot.metric}"
 
     def value_at(self, spot: Spot) -> Value:
         """Mean and standard deviation of :meth:`by_seed`."""
@@ -149,6 +156,13 @@ class View:
             raise NotRun(f"the run recorded no {path}")
         return found
 
+    def recorded(self, path: str, *where: str) -> Any | None:
+        """The same, or None where there is nothing."""
+        try:
+            return self.record(path, *where)
+        except NotRun:
+            return None
+
     def finished(self, spot: Spot) -> list[Row]:
         """The finished rows behind a spot, as many as there are."""
         rows = (self._rows.get(cell.key) for cell in spot.cells)
@@ -179,27 +193,12 @@ def decide(claim: Claim, view: View) -> Outcome:
     return Outcome(name=claim.name, text=claim.text, status=status, numbers=numbers, data=view.setting.label)
 
 
-def look_up(row: Row, path: str) -> Any:
-    """Follow a path such as ``metrics/accuracy`` into a journal row; None where it leads nowhere."""
-    if path in DERIVED:
-        return DERIVED[path](row)
-    place: Any = row
-    for name in path.split("/"):
-        place = place.get(name) if isinstance(place, Mapping) else None
-    return place
-
-
-def _top_class(row: Row) -> int | None:
-    counts = look_up(row, "metrics/histogram")
-    return max(range(len(counts)), key=counts.__getitem__) if counts else None
-
-
-def _stream_seconds(row: Row) -> float | None:
-    milliseconds, batches = look_up(row, "cost/ms_per_batch"), look_up(row, "cost/batches")
-    return None if milliseconds is None or batches is None else milliseconds * batches / 1000
-
-
-#: Numbers that a journal row holds only implicitly: the class predicted most, and the seconds that predicting and learning
-#: took (without reading images and building the network).
-TOP_CLASS, STREAM_SECONDS = "top class", "stream seconds"
-DERIVED: dict[str, Callable[[Row], Any]] = {TOP_CLASS: _top_class, STREAM_SECONDS: _stream_seconds}
+def value_of(row: Row, metric: str) -> Any:
+    """What a row says of a spot's metric; None where it says nothing."""
+    if metric == TOP_CLASS:
+        counts = look_up(row, "metrics/histogram")
+        return max(range(len(counts)), key=counts.__getitem__) if counts else None
+    if metric == STREAM_SECONDS:
+        milliseconds, batches = look_up(row, "cost/ms_per_batch"), look_up(row, "cost/batches")
+        return None if milliseconds is None or batches is None else milliseconds * batches / 1000
+    return look_up(row, metric)

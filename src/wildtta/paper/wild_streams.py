@@ -21,9 +21,6 @@ _LEVEL_ROWS = ("method", "model", "severity")
 _TTT_NEEDS = "3 networks; rotation heads for TTT"
 
 
-# Figure 1: three wild streams
-
-
 def _wild_streams(setting: Setting) -> list[Spot]:
     network, name = stand_in(setting, BN)
     streams: dict[str, Stream] = {
@@ -73,7 +70,14 @@ def _degrades(view: View) -> Iterator[Part]:
     yield ordered < large, f"class-ordered {ordered:.1f}"
 
 
-# Figures 4 and 6: Tent and TTT over batch sizes and imbalance ratios
+FIGURE_1 = Experiment(
+    "figure-1",
+    "Tent in three wild streams",
+    "ImageNet-C severity 5, ResNet50-BN",
+    _wild_streams,
+    Claim("Tent on batch norm degrades under the mixture, with small batches and under label shift", _degrades),
+    draw=_draw_wild_streams,
+)
 
 
 def _over(streams: Callable[[Setting, str], dict[str, Stream]]) -> Plan:
@@ -99,13 +103,6 @@ def _batch_sizes(setting: Setting, label: str) -> dict[str, Stream]:
     """For TTT the paper stops at 16: 20 augmented copies per sample."""
     sizes = [size for size in setting.scale.batch_sizes if label != "TTT" or size <= 16]
     return {str(size): {"batch_size": size} for size in sizes}
-
-
-def _ratios(setting: Setting, label: str) -> dict[str, Stream]:
-    """The last ratio stands for ∞, the pure class order, and is the stream of table 1. TTT takes one image at a time."""
-    ratios = setting.scale.ratios
-    fixed: Stream = {"scenario": LABEL_SHIFT, "batch_size": 1 if label == "TTT" else 64}
-    return {f"{ratio:g}": {**fixed, "ratio": None if ratio == ratios[-1] else ratio} for ratio in ratios}
 
 
 def _draw_over(x_label: str) -> Draw:
@@ -186,25 +183,23 @@ def _ttt_varies_on_vit(view: View) -> Iterator[Part]:
     yield spread[VIT] > 2 * max(spread[BN], spread[GN]), f"largest std of TTT: {told}"
 
 
-def _falls_with_the_ratio(view: View) -> Iterator[Part]:
-    values = list(_along(view, "Tent", BN, "level 5").values())
-    yield values[-1] < 0.5 * values[0], f"BN level 5: {arrow(values)}"
-
-
-def _falls_mildly(view: View) -> Iterator[Part]:
-    for network in NETWORKS:
-        values = list(_along(view, "TTT", network, "level 5").values())
-        yield values[-1] >= 0.7 * values[0], f"{network}: {arrow(values)}"
-
-
-def _at_ratio_1(view: View) -> Iterator[Part]:
-    for network, helps in ((GN, False), (BN, True)):
-        first = next(iter(_along(view, "Tent", network, "level 5").values()))
-        alone = view.mean("NoAdapt", network, "level 5", "na")
-        yield first > alone if helps else first < alone, f"ratio 1: {network} {first:.1f} (alone {alone:.1f})"
-
-
-# Figure 5: mixture against one corruption at a time
+FIGURE_4 = Experiment(
+    "figure-4",
+    "Accuracy over the batch size, Gaussian noise",
+    f"ImageNet-C gaussian_noise 5 and 3, {_TTT_NEEDS}",
+    _over(_batch_sizes),
+    Claim("Tent on batch norm falls sharply below a batch of 8", _falls_below_8),
+    Claim(
+        "Tent is flat in the batch size for ViT at both levels and for GN at level 3",
+        _flat_in((VIT, "level 5"), (VIT, "level 3"), (GN, "level 3")),
+    ),
+    Claim("Tent on GN at level 5 is below no adaptation", _below_no_adaptation),
+    Claim("TTT works at every batch size on every network", _works_everywhere),
+    Claim("TTT on ViT varies much between runs; the others hardly", _ttt_varies_on_vit),
+    row_names=_LEVEL_ROWS,
+    draw=_draw_over("batch size"),
+    note="'na' is the network without adaptation",
+)
 
 
 def _mixture_bars(setting: Setting) -> list[Spot]:
@@ -243,76 +238,64 @@ def _mixture_against(column: str, places: Iterable[tuple[str, str, str]], within
     return check
 
 
-EXPERIMENTS = (
-    Experiment(
-        name="figure-1",
-        title="Tent in three wild streams",
-        needs="ImageNet-C severity 5, ResNet50-BN",
-        plan=_wild_streams,
-        draw=_draw_wild_streams,
-        claims=(
-            Claim("Tent on batch norm degrades under the mixture, with small batches and under label shift", _degrades),
-        ),
+FIGURE_5 = Experiment(
+    "figure-5",
+    "Mixture of 15 corruptions against one at a time",
+    f"ImageNet-C severities 5 and 3, {_TTT_NEEDS}",
+    _mixture_bars,
+    Claim(
+        "On batch norm the mixture is below one corruption at a time, for Tent and TTT",
+        _mixture_against("avg adapt", [(m, BN, level) for m in ("Tent", "TTT") for level in LEVELS]),
     ),
-    Experiment(
-        name="figure-4",
-        title="Accuracy over the batch size, Gaussian noise",
-        needs=f"ImageNet-C gaussian_noise 5 and 3, {_TTT_NEEDS}",
-        plan=_over(_batch_sizes),
-        row_names=_LEVEL_ROWS,
-        draw=_draw_over("batch size"),
-        note="'na' is the network without adaptation",
-        claims=(
-            Claim("Tent on batch norm falls sharply below a batch of 8", _falls_below_8),
-            Claim(
-                "Tent is flat in the batch size for ViT at both levels and for GN at level 3",
-                _flat_in((VIT, "level 5"), (VIT, "level 3"), (GN, "level 3")),
-            ),
-            Claim("Tent on GN at level 5 is below no adaptation", _below_no_adaptation),
-            Claim("TTT works at every batch size on every network", _works_everywhere),
-            Claim("TTT on ViT varies much between runs; the others hardly", _ttt_varies_on_vit),
-        ),
+    Claim(
+        "The mixture costs nothing for TTT on GN and for Tent on ViT at level 3",
+        _mixture_against("avg adapt", [*(("TTT", GN, level) for level in LEVELS), ("Tent", VIT, "level 3")], within=2),
     ),
-    Experiment(
-        name="figure-5",
-        title="Mixture of 15 corruptions against one at a time",
-        needs=f"ImageNet-C severities 5 and 3, {_TTT_NEEDS}",
-        plan=_mixture_bars,
-        row_names=_LEVEL_ROWS,
-        draw=_draw_mixture_bars,
-        claims=(
-            Claim(
-                "On batch norm the mixture is below one corruption at a time, for Tent and TTT",
-                _mixture_against("avg adapt", [(m, BN, level) for m in ("Tent", "TTT") for level in LEVELS]),
-            ),
-            Claim(
-                "The mixture costs nothing for TTT on GN and for Tent on ViT at level 3",
-                _mixture_against(
-                    "avg adapt", [*(("TTT", GN, level) for level in LEVELS), ("Tent", VIT, "level 3")], within=2
-                ),
-            ),
-            Claim(
-                "Under the mixture Tent fails on GN at both levels and on ViT at level 5",
-                _mixture_against("no adapt", [*(("Tent", GN, level) for level in LEVELS), ("Tent", VIT, "level 5")]),
-            ),
-            Claim("TTT on ViT varies much between runs", _ttt_varies_on_vit),
-        ),
+    Claim(
+        "Under the mixture Tent fails on GN at both levels and on ViT at level 5",
+        _mixture_against("no adapt", [*(("Tent", GN, level) for level in LEVELS), ("Tent", VIT, "level 5")]),
     ),
-    Experiment(
-        name="figure-6",
-        title="Accuracy over the imbalance ratio, Gaussian noise",
-        needs=f"ImageNet-C gaussian_noise 5 and 3, {_TTT_NEEDS}",
-        plan=_over(_ratios),
-        row_names=_LEVEL_ROWS,
-        draw=_draw_over("imbalance ratio (the last stands for ∞)"),
-        note="the paper does not print its ratios",
-        claims=(
-            Claim("Tent on batch norm falls steeply with the imbalance ratio", _falls_with_the_ratio),
-            Claim("GN and ViT at level 3 are stable over the ratio", _flat_in((GN, "level 3"), (VIT, "level 3"))),
-            Claim("TTT falls mildly with the ratio", _falls_mildly),
-            Claim(
-                "At ratio 1 and level 5 Tent is below no adaptation on GN and above it on batch norm", _at_ratio_1
-            ),
-        ),
-    ),
+    Claim("TTT on ViT varies much between runs", _ttt_varies_on_vit),
+    row_names=_LEVEL_ROWS,
+    draw=_draw_mixture_bars,
+)
+
+
+def _ratios(setting: Setting, label: str) -> dict[str, Stream]:
+    """The last ratio stands for ∞, the pure class order, and is the stream of table 1. TTT takes one image at a time."""
+    ratios = setting.scale.ratios
+    fixed: Stream = {"scenario": LABEL_SHIFT, "batch_size": 1 if label == "TTT" else 64}
+    return {f"{ratio:g}": {**fixed, "ratio": None if ratio == ratios[-1] else ratio} for ratio in ratios}
+
+
+def _falls_with_the_ratio(view: View) -> Iterator[Part]:
+    values = list(_along(view, "Tent", BN, "level 5").values())
+    yield values[-1] < 0.5 * values[0], f"BN level 5: {arrow(values)}"
+
+
+def _falls_mildly(view: View) -> Iterator[Part]:
+    for network in NETWORKS:
+        values = list(_along(view, "TTT", network, "level 5").values())
+        yield values[-1] >= 0.7 * values[0], f"{network}: {arrow(values)}"
+
+
+def _at_ratio_1(view: View) -> Iterator[Part]:
+    for network, helps in ((GN, False), (BN, True)):
+        first = next(iter(_along(view, "Tent", network, "level 5").values()))
+        alone = view.mean("NoAdapt", network, "level 5", "na")
+        yield first > alone if helps else first < alone, f"ratio 1: {network} {first:.1f} (alone {alone:.1f})"
+
+
+FIGURE_6 = Experiment(
+    "figure-6",
+    "Accuracy over the imbalance ratio, Gaussian noise",
+    f"ImageNet-C gaussian_noise 5 and 3, {_TTT_NEEDS}",
+    _over(_ratios),
+    Claim("Tent on batch norm falls steeply with the imbalance ratio", _falls_with_the_ratio),
+    Claim("GN and ViT at level 3 are stable over the ratio", _flat_in((GN, "level 3"), (VIT, "level 3"))),
+    Claim("TTT falls mildly with the ratio", _falls_mildly),
+    Claim("At ratio 1 and level 5 Tent is below no adaptation on GN and above it on batch norm", _at_ratio_1),
+    row_names=_LEVEL_ROWS,
+    draw=_draw_over("imbalance ratio (the last stands for ∞)"),
+    note="the paper does not print its ratios",
 )

@@ -71,9 +71,17 @@ def runs_in(rows: Iterable[Row]) -> Runs:
     return Runs(runs=sorted(runs, key=_place), shared=shared)
 
 
+def look_up(row: Row, path: str) -> Any:
+    """Follow a path such as ``metrics/accuracy`` into a journal row; None where it leads nowhere."""
+    place: Any = row
+    for name in path.split("/"):
+        place = place.get(name) if isinstance(place, Mapping) else None
+    return place
+
+
 def collapsed(row: Row) -> bool:
     """Whether the run ended in one class. A network that is left alone cannot collapse, whatever it predicts."""
-    return row["cell"]["method"] != "none" and bool((row.get("metrics") or {}).get("collapsed"))
+    return row["cell"]["method"] != "none" and bool(look_up(row, "metrics/collapsed"))
 
 
 def shared_options(options: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
