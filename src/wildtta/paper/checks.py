@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
-from wildtta.paper.experiment import AVERAGE, Check, Part
+from wildtta.paper.experiment import AVERAGE, Check, Part, later
 from wildtta.paper.plan import BOTH
 from wildtta.paper.view import NotRun, Value, View
 
@@ -21,62 +21,47 @@ def all_of(*checks: Check) -> Check:
     return lambda view: [part for check in checks for part in check(view)]
 
 
-def above(high: Row, low: Row, *columns: str, by: float | None = None) -> Check:
+@later
+def above(view: View, high: Row, low: Row, *columns: str, by: float | None = None) -> Iterator[Part]:
     """One row is above another in each column, by the printed amount where that can be compared."""
-
-    def check(view: View) -> Iterator[Part]:
-        for column in columns:
-            more, less = view.means((high, low), column)
-            holds = more > less and (by is None or close(view, more - less, by))
-            yield holds, _told(high, low, column, more, less)
-
-    return check
+    for column in columns:
+        more, less = view.means((high, low), column)
+        holds = more > less and (by is None or close(view, more - less, by))
+        yield holds, _told(high, low, column, more, less)
 
 
-def equal(one: Row, other: Row, *columns: str, within: float = 0.5) -> Check:
+@later
+def equal(view: View, one: Row, other: Row, *columns: str, within: float = 0.5) -> Iterator[Part]:
     """Two rows differ by no more than this in each column."""
-
-    def check(view: View) -> Iterator[Part]:
-        for column in columns:
-            first, second = view.means((one, other), column)
-            yield abs(first - second) <= within, _told(one, other, column, first, second)
-
-    return check
+    for column in columns:
+        first, second = view.means((one, other), column)
+        yield abs(first - second) <= within, _told(one, other, column, first, second)
 
 
-def ordered(rows: Sequence[Row], *columns: str) -> Check:
+@later
+def ordered(view: View, rows: Sequence[Row], *columns: str) -> Iterator[Part]:
     """Each row is above the one before it, in each column."""
-
-    def check(view: View) -> Iterator[Part]:
-        for column in columns:
-            values = view.means(rows, column)
-            told = ", ".join(f"{row[-1]} {value:.1f}" for row, value in zip(rows, values, strict=True))
-            yield rising(values), f"{' '.join((*rows[0][:-1], column))}: {told}"
-
-    return check
+    for column in columns:
+        values = view.means(rows, column)
+        told = ", ".join(f"{row[-1]} {value:.1f}" for row, value in zip(rows, values, strict=True))
+        yield rising(values), f"{' '.join((*rows[0][:-1], column))}: {told}"
 
 
-def wins(better: str, worse: str) -> Check:
+@later
+def wins(view: View, better: str, worse: str) -> Iterator[Part]:
     """One method is above another on every corruption, on both networks."""
-
-    def check(view: View) -> Iterator[Part]:
-        for network in BOTH:
-            lost = [c for c in view.corruptions if view.mean(network, better, c) <= view.mean(network, worse, c)]
-            count = len(view.corruptions)
-            yield not lost, f"{network}: {better} above {worse} on {count - len(lost)} of {count}"
-
-    return check
+    for network in BOTH:
+        lost = [c for c in view.corruptions if view.mean(network, better, c) <= view.mean(network, worse, c)]
+        count = len(view.corruptions)
+        yield not lost, f"{network}: {better} above {worse} on {count - len(lost)} of {count}"
 
 
-def best(row: Row, *columns: str) -> Check:
+@later
+def best(view: View, row: Row, *columns: str) -> Iterator[Part]:
     """A row is best (or tied) in each column, among all others of its network that were run."""
-
-    def check(view: View) -> Iterator[Part]:
-        for column in columns:
-            holds, told = best_of(view, row, column)
-            yield holds, f"{' '.join((*row[:-1], column))}: {row[-1]} {told}"
-
-    return check
+    for column in columns:
+        holds, told = best_of(view, row, column)
+        yield holds, f"{' '.join((*row[:-1], column))}: {row[-1]} {told}"
 
 
 def best_of(view: View, row: Row, column: str) -> Part:
@@ -92,20 +77,17 @@ def best_of(view: View, row: Row, column: str) -> Part:
     return own >= known[rival] - 1e-9, f"{own:.1f}, next {rival[-1]} {known[rival]:.1f}"
 
 
-def as_printed(*rows: Row, columns: Sequence[str] | None = None) -> Check:
+@later
+def as_printed(view: View, *rows: Row, columns: Sequence[str] | None = None) -> Iterator[Part]:
     """Every number of these rows is within the tolerance of the printed one: only on the paper's own data."""
-
-    def check(view: View) -> Iterator[Part]:
-        if not view.setting.same_as_paper:
-            raise NotRun("a magnitude printed for ImageNet-C and the paper's networks; these are other data")
-        for row, column in itertools.product(rows, columns or view.columns):
-            spot = view.spot(*row, column)
-            if spot.printed is not None:
-                value = view.value_at(spot).mean
-                told = f"{row[-1]} {column} {value:.1f} (printed {spot.printed:.1f})"
-                yield abs(value - spot.printed) <= TOLERANCE, told
-
-    return check
+    if not view.setting.same_as_paper:
+        raise NotRun("a magnitude printed for ImageNet-C and the paper's networks; these are other data")
+    for row, column in itertools.product(rows, columns or view.columns):
+        spot = view.spot(*row, column)
+        if spot.printed is not None:
+            value = view.value_at(spot).mean
+            told = f"{row[-1]} {column} {value:.1f} (printed {spot.printed:.1f})"
+            yield abs(value - spot.printed) <= TOLERANCE, told
 
 
 def on_the_papers_data(check: Check) -> Check:

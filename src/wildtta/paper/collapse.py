@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from wildtta.paper.checks import all_of, arrow, close, rising
-from wildtta.paper.experiment import Check, Claim, Draw, Experiment, Part, Plan, Spot
+from wildtta.paper.experiment import Claim, Draw, Experiment, Part, Spot, later
 from wildtta.paper.plan import BOTH, LEVELS, Stream, place, shot_noise_streams
 from wildtta.paper.recipes import RECIPES
 from wildtta.paper.settings import BN, GN, VIT, Setting
@@ -66,14 +66,11 @@ def _of_tent(view: View, level: str, symbol: str) -> list[float]:
     return _course(view, _CURVES[symbol], view.row_labels[0][0], "Tent", level)
 
 
-def _tent(level: str, symbol: str, holds: Callable[[Sequence[float]], bool]) -> Check:
+@later
+def _tent(view: View, level: str, symbol: str, holds: Callable[[Sequence[float]], bool]) -> Iterator[Part]:
     """What one of Tent's curves does at a level."""
-
-    def check(view: View) -> Iterator[Part]:
-        values = _of_tent(view, level, symbol)
-        yield holds(values), f"{symbol}: {_brief(values)}"
-
-    return check
+    values = _of_tent(view, level, symbol)
+    yield holds(values), f"{symbol}: {_brief(values)}"
 
 
 def _brief(values: Sequence[float]) -> str:
@@ -85,16 +82,13 @@ def _in_band(values: Sequence[float], factor: float = 3.0) -> bool:
     return max(values) <= factor * statistics.median(values)
 
 
-def _tent_at_two_levels(network: str, corruption: str, measure: Sequence[str]) -> Plan:
+@later
+def _tent_at_two_levels(setting: Setting, network: str, corruption: str, measure: Sequence[str]) -> list[Spot]:
     stream: Stream = {"corruptions": (corruption,), "measure": measure, "seeds": 1}
-
-    def plan(setting: Setting) -> list[Spot]:
-        return [
-            place(setting, network, "Tent", (network, "Tent"), level, severity=severity, **stream)
-            for level, severity in LEVELS.items()
-        ]
-
-    return plan
+    return [
+        place(setting, network, "Tent", (network, "Tent"), level, severity=severity, **stream)
+        for level, severity in LEVELS.items()
+    ]
 
 
 def _over_time(view: View, title: str, y_label: str, name: str, curves: Mapping[str, Sequence[str]]) -> list[Chart]:
@@ -125,14 +119,11 @@ def _draw_collapse(view: View) -> list[Chart]:
     return [*charts, *_over_time(view, "(c) gradient norm", "‖∇E‖₂", _NORM, _at_levels(view))]
 
 
-def _one_class(level: str, *, ends: bool) -> Check:
+@later
+def _one_class(view: View, level: str, *, ends: bool) -> Iterator[Part]:
     """Whether Tent ends in one class."""
-
-    def check(view: View) -> Iterator[Part]:
-        share = float(view.record("metrics/top_class_share", GN, "Tent", level))
-        yield share >= _ONE_CLASS if ends else share < 50, f"top class in the last fifth: {share:.0f} %"
-
-    return check
+    share = float(view.record("metrics/top_class_share", GN, "Tent", level))
+    yield share >= _ONE_CLASS if ends else share < 50, f"top class in the last fifth: {share:.0f} %"
 
 
 def _rises_and_falls(values: Sequence[float]) -> bool:

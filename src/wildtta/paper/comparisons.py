@@ -20,7 +20,7 @@ from wildtta.paper.checks import (
     ordered,
     wins,
 )
-from wildtta.paper.experiment import AVERAGE, Claim, Experiment, Part, Plan, Spot
+from wildtta.paper.experiment import AVERAGE, Claim, Experiment, Part, Spot, later
 from wildtta.paper.plan import BOTH, CONTINUAL, LABEL_SHIFT, MIXED, NETWORKS, SINGLE, averaged, corruption_table, place
 from wildtta.paper.printed import printed
 from wildtta.paper.settings import BN, GLYPH_RENDITION, GN, VIT, Setting
@@ -63,7 +63,10 @@ def _best_or_tied(view: View) -> Iterator[Part]:
 
 
 TABLE_1 = _over_corruptions(
-    "1", LABEL_SHIFT, 5, _ALL_METHODS,
+    "1",
+    LABEL_SHIFT,
+    5,
+    _ALL_METHODS,
     Claim("SAR is above Tent on every corruption, on both networks", wins("SAR", "Tent")),
     Claim(
         "Tent ruins the batch-norm network (2.1 on average), and still helps ViT on defocus and motion blur and "
@@ -98,7 +101,10 @@ def _only_on_noise(view: View) -> Iterator[Part]:
 
 
 TABLE_B = _over_corruptions(
-    "B", LABEL_SHIFT, 3, _APPENDIX_METHODS,
+    "B",
+    LABEL_SHIFT,
+    3,
+    _APPENDIX_METHODS,
     Claim("At level 3 SAR² has the best average", _BEST_AND_PRINTED),
     Claim("DDA is strong on noise only", _only_on_noise),
 )
@@ -127,7 +133,10 @@ def _steadier(view: View) -> Iterator[Part]:
 
 
 TABLE_3 = _over_corruptions(
-    "3", SINGLE, 5, _SINGLE_METHODS,
+    "3",
+    SINGLE,
+    5,
+    _SINGLE_METHODS,
     Claim("With batches of one, Tent and EATA on batch norm are at chance", _at_chance),
     Claim("With batches of one, SAR² is best on every corruption", _best_everywhere),
     Claim("On GN the standard deviation of SAR²'s average is a tenth of SAR's", _steadier),
@@ -136,7 +145,10 @@ TABLE_3 = _over_corruptions(
 
 
 TABLE_C = _over_corruptions(
-    "C", SINGLE, 3, _APPENDIX_METHODS,
+    "C",
+    SINGLE,
+    3,
+    _APPENDIX_METHODS,
     Claim("At level 3 with batches of one, SAR² has the best average", _BEST_AND_PRINTED),
 )
 
@@ -243,23 +255,20 @@ TABLE_5 = Experiment(
 )
 
 
-def _renditions(table: str, scenario: str) -> Plan:
+@later
+def _renditions(setting: Setting, table: str, scenario: str) -> list[Spot]:
     """ImageNet-R; elsewhere one corruption outside the 15 plays the part of the natural shift."""
-
-    def plan(setting: Setting) -> list[Spot]:
-        real = setting.where == "imagenet-c"
-        data, corruptions = ("imagenet-r", ()) if real else (None, (GLYPH_RENDITION,))
-        return [
-            place(
-                setting, network, label, (label,), network,
-                table=table, scenario=scenario, data=data, corruptions=corruptions,
-            )
-            for label in ("NoAdapt", "Tent", "EATA", "SAR", "SAR2")
-            for network in NETWORKS
-            if network != BN or not label.startswith("SAR")  # the paper has no such entry
-        ]  # fmt: skip
-
-    return plan
+    real = setting.where == "imagenet-c"
+    data, corruptions = ("imagenet-r", ()) if real else (None, (GLYPH_RENDITION,))
+    return [
+        place(
+            setting, network, label, (label,), network,
+            table=table, scenario=scenario, data=data, corruptions=corruptions,
+        )
+        for label in ("NoAdapt", "Tent", "EATA", "SAR", "SAR2")
+        for network in NETWORKS
+        if network != BN or not label.startswith("SAR")  # the paper has no such entry
+    ]  # fmt: skip
 
 
 def _batch_norm_halved(view: View) -> Iterator[Part]:

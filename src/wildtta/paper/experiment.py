@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Concatenate, Literal, ParamSpec, TypeVar
 
 from wildtta.bench import Cell
 from wildtta.paper.settings import Setting
@@ -48,6 +48,19 @@ Draw = Callable[["View"], list[Chart]]
 Part = tuple[bool, str]
 """A part of a verdict: whether it holds, and the numbers that decide it."""
 Check = Callable[["View"], Iterable[Part]]
+
+First = TypeVar("First")
+Rest = ParamSpec("Rest")
+Result = TypeVar("Result")
+
+
+def later(function: Callable[Concatenate[First, Rest], Result]) -> Callable[Rest, Callable[[First], Result]]:
+    """Decorator: called without its first argument (a setting or a view), a function waits for it."""
+
+    def waiting(*arguments: Rest.args, **options: Rest.kwargs) -> Callable[[First], Result]:
+        return lambda first: function(first, *arguments, **options)
+
+    return waiting
 
 
 @dataclass(frozen=True)

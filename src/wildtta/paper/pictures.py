@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from wildtta.paper.checks import rising
-from wildtta.paper.experiment import Claim, Experiment, Part, Plan, Spot
+from wildtta.paper.experiment import Claim, Experiment, Part, Spot, later
 from wildtta.paper.plan import LABEL_SHIFT, Stream, place
 from wildtta.paper.recipes import RECIPES
 from wildtta.paper.settings import CORRUPTIONS, GN, VIT, Setting
@@ -75,17 +75,14 @@ FIGURE_8 = Experiment(
 )
 
 
-def _surfaces(network: str, tent_batches: int | None = None) -> Plan:
+@later
+def _surfaces(setting: Setting, network: str, tent_batches: int | None = None) -> list[Spot]:
     stream: Stream = {"corruptions": ("gaussian_noise",), "measure": ("surface",), "seeds": 1}
     most = {"Tent": tent_batches and 64 * tent_batches, "SAR": None}
-
-    def plan(setting: Setting) -> list[Spot]:
-        return [
-            place(setting, network, label, (network, label), "accuracy", most=limit, **stream)
-            for label, limit in most.items()
-        ]
-
-    return plan
+    return [
+        place(setting, network, label, (network, label), "accuracy", most=limit, **stream)
+        for label, limit in most.items()
+    ]
 
 
 def _draw_surfaces(view: View) -> list[Chart]:

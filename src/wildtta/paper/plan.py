@@ -9,7 +9,7 @@ from typing import Any
 from wildtta.bench import Cell
 from wildtta.bench.cell import OF_ADAPT
 from wildtta.methods.registry import get_method
-from wildtta.paper.experiment import AVERAGE, Plan, Spot
+from wildtta.paper.experiment import AVERAGE, Spot, later
 from wildtta.paper.printed import printed
 from wildtta.paper.recipes import RECIPES, Recipe
 from wildtta.paper.settings import BN, CONVNEXT, CORRUPTIONS, GN, VIT, Setting
@@ -111,9 +111,12 @@ def by_corruption(
     return [*spots, _with_printed(mean, table if names == CORRUPTIONS else None, stream.get("severity"))]
 
 
-def corruption_table(table: str, rows: Sequence[tuple[str, Sequence[str]]], **stream: Any) -> Plan:
+@later
+def corruption_table(
+    setting: Setting, /, table: str, rows: Sequence[tuple[str, Sequence[str]]], **stream: Any
+) -> list[Spot]:
     """A table over the corruptions: ``rows`` are networks with their methods, in the paper's order."""
-    return lambda setting: [
+    return [
         spot
         for network, labels in rows
         for label in labels
@@ -129,11 +132,8 @@ def stand_in(setting: Setting, network: str) -> tuple[str, str]:
     return network, network
 
 
-def shot_noise_streams(recipes: Mapping[str, Recipe]) -> Plan:
+@later
+def shot_noise_streams(setting: Setting, recipes: Mapping[str, Recipe]) -> list[Spot]:
     """Recipes on ViT's class-ordered stream of shot noise."""
-
-    def plan(setting: Setting) -> list[Spot]:
-        stream: Stream = {"scenario": LABEL_SHIFT, "corruptions": ("shot_noise",)}
-        return [place(setting, VIT, recipe, (VIT, label), "accuracy", **stream) for label, recipe in recipes.items()]
-
-    return plan
+    stream: Stream = {"scenario": LABEL_SHIFT, "corruptions": ("shot_noise",)}
+    return [place(setting, VIT, recipe, (VIT, label), "accuracy", **stream) for label, recipe in recipes.items()]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from wildtta.paper.checks import arrow, flat
-from wildtta.paper.experiment import Check, Claim, Experiment, Part, Plan, Spot
+from wildtta.paper.experiment import Claim, Experiment, Part, Spot, later
 from wildtta.paper.plan import LABEL_SHIFT, place, shot_noise_streams
 from wildtta.paper.recipes import RECIPES, Recipe
 from wildtta.paper.settings import GN, VIT, Setting
@@ -25,33 +25,31 @@ _CLIPPINGS = {
 }
 
 
-def _sweep(table: str, network: str, row: str, corruption: str, known: str, columns: Mapping[str, Recipe]) -> Plan:
+@later
+def _sweep(
+    setting: Setting, table: str, network: str, row: str, corruption: str, known: str, columns: Mapping[str, Recipe]
+) -> list[Spot]:
     """Values of one hyper-parameter in columns, after the unadapted network and a known method."""
     recipes = {"NoAdapt": RECIPES["NoAdapt"], known: RECIPES[known], **columns}
-
-    def plan(setting: Setting) -> list[Spot]:
-        return [
-            place(
-                setting, network, recipe, (network, row), column,
-                table=table, scenario=LABEL_SHIFT, corruptions=(corruption,),
-            )
-            for column, recipe in recipes.items()
-        ]  # fmt: skip
-
-    return plan
+    return [
+        place(
+            setting, network, recipe, (network, row), column,
+            table=table, scenario=LABEL_SHIFT, corruptions=(corruption,),
+        )
+        for column, recipe in recipes.items()
+    ]  # fmt: skip
 
 
-def _swept(values: str, *, skip: int = 0, within: float = math.inf, over: str | None = None) -> Check:
+@later
+def _swept(
+    view: View, values: str, *, skip: int = 0, within: float = math.inf, over: str | None = None
+) -> Iterator[Part]:
     """The numbers of a sweep (but for the first ``skip`` values) lie in a band, and above another column."""
-
-    def check(view: View) -> Iterator[Part]:
-        (row,) = view.row_labels
-        numbers = [view.mean(*row, column) for column in view.columns[2 + skip :]]
-        floor = view.mean(*row, over) if over is not None else -math.inf
-        told = f"{values}: {arrow(numbers)} (spread {max(numbers) - min(numbers):.1f})"
-        yield min(numbers) > floor and flat(numbers, within), told + (f", {over} {floor:.1f}" if over else "")
-
-    return check
+    (row,) = view.row_labels
+    numbers = [view.mean(*row, column) for column in view.columns[2 + skip :]]
+    floor = view.mean(*row, over) if over is not None else -math.inf
+    told = f"{values}: {arrow(numbers)} (spread {max(numbers) - min(numbers):.1f})"
+    yield min(numbers) > floor and flat(numbers, within), told + (f", {over} {floor:.1f}" if over else "")
 
 
 TABLE_I = Experiment(

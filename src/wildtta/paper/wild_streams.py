@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from wildtta.paper.checks import arrow, flat, needs_seeds
-from wildtta.paper.experiment import Check, Claim, Draw, Experiment, Part, Plan, Spot
+from wildtta.paper.experiment import Claim, Experiment, Part, Spot, later
 from wildtta.paper.plan import LABEL_SHIFT, LEVELS, MILD, MIXED, NETWORKS, Stream, place, stand_in
 from wildtta.paper.settings import BN, GN, VIT, Setting
 from wildtta.paper.view import NotRun, Value, View
@@ -80,23 +80,20 @@ FIGURE_1 = Experiment(
 )
 
 
-def _over(streams: Callable[[Setting, str], dict[str, Stream]]) -> Plan:
+@later
+def _over(setting: Setting, streams: Callable[[Setting, str], dict[str, Stream]]) -> list[Spot]:
     """Tent and TTT on streams that differ in one value (a column each), and the network without adaptation."""
-
-    def plan(setting: Setting) -> list[Spot]:
-        spots = []
-        for level, severity in LEVELS.items():
-            fixed: Stream = {"corruptions": _GAUSSIAN, "severity": severity}
-            for network in NETWORKS:
-                spots.append(place(setting, network, "NoAdapt", ("NoAdapt", network, level), "na", **fixed))
-                for label in ("TTT", "Tent"):
-                    spots += [
-                        place(setting, network, label, (label, network, level), column, **fixed, **stream)
-                        for column, stream in streams(setting, label).items()
-                    ]
-        return spots
-
-    return plan
+    spots = []
+    for level, severity in LEVELS.items():
+        fixed: Stream = {"corruptions": _GAUSSIAN, "severity": severity}
+        for network in NETWORKS:
+            spots.append(place(setting, network, "NoAdapt", ("NoAdapt", network, level), "na", **fixed))
+            for label in ("TTT", "Tent"):
+                spots += [
+                    place(setting, network, label, (label, network, level), column, **fixed, **stream)
+                    for column, stream in streams(setting, label).items()
+                ]
+    return spots
 
 
 def _batch_sizes(setting: Setting, label: str) -> dict[str, Stream]:
@@ -105,20 +102,17 @@ def _batch_sizes(setting: Setting, label: str) -> dict[str, Stream]:
     return {str(size): {"batch_size": size} for size in sizes}
 
 
-def _draw_over(x_label: str) -> Draw:
+@later
+def _draw_over(view: View, x_label: str) -> list[Chart]:
     """One panel per method and level: a curve per network, and its accuracy without adaptation as a dashed line."""
-
-    def draw(view: View) -> list[Chart]:
-        charts: list[Chart] = []
-        for label in ("Tent", "TTT"):
-            for level in LEVELS:
-                lines = [line for network in NETWORKS for line in _curve(view, label, network, level)]
-                if lines:
-                    title, look = f"{label}, {level}", {"log_x": True, "marks": True}
-                    charts.append(LineChart(title=title, x_label=x_label, y_label="accuracy, %", lines=lines, **look))
-        return charts
-
-    return draw
+    charts: list[Chart] = []
+    for label in ("Tent", "TTT"):
+        for level in LEVELS:
+            lines = [line for network in NETWORKS for line in _curve(view, label, network, level)]
+            if lines:
+                title, look = f"{label}, {level}", {"log_x": True, "marks": True}
+                charts.append(LineChart(title=title, x_label=x_label, y_label="accuracy, %", lines=lines, **look))
+    return charts
 
 
 def _curve(view: View, label: str, network: str, level: str) -> Iterator[Line]:
@@ -138,15 +132,12 @@ def _along(view: View, method: str, network: str, level: str) -> dict[float, flo
     return {float(column): view.mean(method, network, level, column) for column in columns}
 
 
-def _flat_in(*places: tuple[str, str]) -> Check:
+@later
+def _flat_in(view: View, *places: tuple[str, str]) -> Iterator[Part]:
     """Tent varies by at most three points along the columns, on these networks at these levels."""
-
-    def check(view: View) -> Iterator[Part]:
-        for network, level in places:
-            values = list(_along(view, "Tent", network, level).values())
-            yield flat(values, 3), f"{network} {level}: {arrow(values)}"
-
-    return check
+    for network, level in places:
+        values = list(_along(view, "Tent", network, level).values())
+        yield flat(values, 3), f"{network} {level}: {arrow(values)}"
 
 
 def _falls_below_8(view: View) -> Iterator[Part]:
@@ -226,16 +217,15 @@ def _draw_mixture_bars(view: View) -> list[Chart]:
     return charts
 
 
-def _mixture_against(column: str, places: Iterable[tuple[str, str, str]], within: float | None = None) -> Check:
+@later
+def _mixture_against(
+    view: View, column: str, places: Iterable[tuple[str, str, str]], within: float | None = None
+) -> Iterator[Part]:
     """The mixture is below another bar for each (method, network, level), or with ``within`` not far from it."""
-
-    def check(view: View) -> Iterator[Part]:
-        for row in places:
-            other, mixture = (view.mean(*row, name) for name in (column, "mix adapt"))
-            holds = mixture < other if within is None else abs(other - mixture) <= within
-            yield holds, f"{' '.join(row)}: {column} {other:.1f}, mixture {mixture:.1f}"
-
-    return check
+    for row in places:
+        other, mixture = (view.mean(*row, name) for name in (column, "mix adapt"))
+        holds = mixture < other if within is None else abs(other - mixture) <= within
+        yield holds, f"{' '.join(row)}: {column} {other:.1f}, mixture {mixture:.1f}"
 
 
 FIGURE_5 = Experiment(
