@@ -70,6 +70,10 @@ class Adapter(nn.Module):
         self.network = facts.module
         self.method = method
         self._facts = facts
+        self.cuda_graphs = True
+        """Whether steps of one shape may be recorded and replayed as CUDA graphs: faster, at the price of memory."""
+        self.replayed = False
+        """Whether the last batch was answered by replaying a recorded step."""
         self._paused = False
         self._precision_open = precision == "auto"
         self._rank = facts.input_rank
@@ -159,9 +163,11 @@ class Adapter(nn.Module):
         if self._paused:
             return self.method.predict(engine, images)
         self._graphs = self._graphs or self._new_graphs()
-        if self._graphs is not None and self._graphs.ready_for(images):
+        self.replayed = False
+        if self.cuda_graphs and self._graphs is not None and self._graphs.ready_for(images):
             answer = self._graphs.run(images)
             if answer is not None:
+                self.replayed = True
                 return answer
         return self.method.step(engine, images)
 
