@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wildtta.bench import Cell, Row
+from wildtta.metrics import row_collapsed
 from wildtta.report.names import SCENARIOS, method_name, option_text
 from wildtta.report.order import corruption_order, method_order, natural, stream_order
 
@@ -80,8 +81,9 @@ def look_up(row: Row, path: str) -> Any:
 
 
 def collapsed(row: Row) -> bool:
-    """Whether the run ended in one class. A network that is left alone cannot collapse, whatever it predicts."""
-    return row["cell"]["method"] != "none" and bool(look_up(row, "metrics/collapsed"))
+    """Whether the run ended in one class; where no share of its classes was recorded, it is not said to have."""
+    metrics = row.get("metrics") or {}
+    return "top_class_share" in metrics and row_collapsed(metrics, adapts=row["cell"]["method"] != "none")
 
 
 def shared_options(options: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
