@@ -1,0 +1,146 @@
+"""What an experiment costs: samples through the network, and hours where steps have been measured."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from wildtta.bench import MULTI_DOMAIN, Cell, Row
+from wildtta.methods.registry import config_classes
+
+#: The share of samples that a method selects: about the mean of the paper's cost table (SAR 0.25, SAR²† 0.46, EATA 0.52).
+_SELECTED = 0.4
+
+IMAGES = {"glyphs": 4000, "imagenet-c": 50_000, "imagenet": 50_000, "imagenet-r": 30_000, "folder": 50_000}
+CLASSES = {"glyphs": 200, "imagenet-r": 200}
+
+
+def images_in(cell: Cell) -> int:
+    """Length of the cell's stream, from its scenario and the data set's usual size."""
+    if "label_shift" in cell.scenario:
+        length = int(cell.scenario_options.get("draws", 100)) * CLASSES.get(cell.data, 1000)
+        length *= len(cell.corruptions) if cell.scenario in MULTI_DOMAIN else 1
+    else:
+        length = IMAGES.get(cell.data, 50_000)
+        length *= max(1, len(cell.corruptions)) if cell.scenario in MULTI_DOMAIN else 1
+    return length if cell.limit is None else min(length, cell.limit)
+
+
+@lru_cache(maxsize=64)
+def passes(method: str) -> tuple[float, float]:
+    """Forward and backward samples per image, from the method's own account of them (``1 + s / 2s``: s is a share)."""
+    known = config_classes().get(method)
+    words = re.sub(r"\(.*?\)|,.*", "", known.passes if known is not None else "2 / 1")
+    forward, _, backward = words.partition("/")
+    return _added(forward), _added(backward)
+
+
+def _added(words: str) -> float:
+    terms = re.findall(r"([\d.]*)([a-z]?)", words)
+    return sum(float(number or 1) * (_SELECTED if share else 1) for number, share in terms if number or share)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """Milliseconds per sample of one network on one device."""
+
+    forward: float
+    backward: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """Samples of an experiment; seconds where every network's pace is known."""
+
+    forwards: float
+    backwards: float
+    seconds: float | None
+
+    @property
+    def words(self) -> str:
+        """``1.2M forward, 0.3M backward, about 2 h``."""
+        text = f"{_many(self.forwards)} forward, {_many(self.backwards)} backward"
+        return text if self.seconds is None else f"{text}, {_duration(self.seconds)}"
+
+
+def estimate(
+    cells: Sequence[Cell], paces: Mapping[str, Pace], rates: Mapping[tuple[str, str, int], float] | None = None
+) -> Estimate:
+    """Add up the cells; ``rates`` (:func:`measured_rates`) win over ``paces`` (:func:`measure_pace`)."""
+    forwards = backwards = seconds = 0.0
+    known = True
+    for cell in cells:
+        images = images_in(cell)
+        ahead, back = passes(cell.method)
+        forwards += ahead * images
+        backwards += back * images
+        rate = (rates or {}).get((cell.model, cell.method, cell.batch_size))
+        pace = paces.get(cell.model)
+        if rate is not None:
+            seconds += rate * images
+        elif pace is not None:
+            seconds += images * (ahead * pace.forward + back * pace.backward) / 1000
+        else:
+            known = False
+    return Estimate(forwards=forwards, backwards=backwards, seconds=seconds if known else None)
+
+
+def measured_rates(rows: Iterable[Row]) -> dict[tuple[str, str, int], float]:
+    """Seconds per image by (model, method, batch size) from finished rows."""
+    spent: dict[tuple[str, str, int], tuple[float, int]] = {}
+    for row in rows:
+        samples = (row.get("metrics") or {}).get("samples")
+        if row["status"] != "ok" or not samples:
+            continue
+        cell = Cell.from_json(row["cell"])
+        place = (cell.model, cell.method, cell.batch_size)
+        seconds, images = spent.get(place, (0.0, 0))
+        spent[place] = seconds + float(row["wall_s"]), images + int(samples)
+    return {place: seconds / images for place, (seconds, images) in spent.items()}
+
+
+def measure_pace(model: str, *, device: str, side: int, batch: int, steps: int = 2) -> Pace:
+    """Time a few batches of random images through a network with random weights: forward, and Tent's step."""
+    import torch
+
+    import wildtta
+    from wildtta.bench.models import build_model
+
+    network = build_model(Cell(model=model, model_options={"pretrained": False})).to(device)
+    images = torch.randn(batch, 3, side, side, generator=torch.Generator().manual_seed(0)).to(device)
+    spent = {}
+    for method in ("none", "tent"):
+        adapted = wildtta.adapt(network, method, batch_size=batch)
+        adapted(images)  # the first call pays for set-up
+        _wait(device)
+        began = time.perf_counter()
+        for _ in range(steps):
+            adapted(images)
+        _wait(device)
+        spent[method] = 1000 * (time.perf_counter() - began) / (steps * batch)
+        network = adapted.unload()
+    return Pace(forward=spent["none"], backward=max(spent["tent"] - spent["none"], 0.0))
+
+
+def _wait(device: str) -> None:
+    import torch
+
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+
+
+def _many(samples: float) -> str:
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if samples >= size:
+            return f"{samples / size:.3g}{letter}"
+    return f"{samples:.0f}"
+
+
+def _duration(seconds: float) -> str:
+    for least, each, unit in ((86400 * 2, 86400, "days"), (5400, 3600, "h"), (90, 60, "min")):
+        if seconds >= least:
+            return f"about {seconds / each:.0f} {unit}"
+    return f"about {max(seconds, 1):.0f} s"
