@@ -17,10 +17,10 @@ import time
 from pathlib import Path
 
 import torch
-from lab import BASELINES, INF, STEADY, TENT, ZEROSIAM, Cell, Copies, Rule, run
+from lab import BASELINES, INF, STEADY, TENT, ZEROSIAM, Cell, Copies, Rule, run, source_outputs
 from networks import RECIPES, load, split_name
 
-from streams import ASIDE, CHOOSE, CLEAN, Stream, domain, load_pool, make
+from streams import ASIDE, CHOOSE, CLEAN, Pool, Stream, domain, load_pool, make
 
 PER_CORRUPTION = {"choose": ("gaussian_noise-3", "glass_blur-3", "fog-5", "pixelate-5")}
 PER_CORRUPTION["aside"] = ("shot_noise-3", "motion_blur-3", "frost-5", "zoom_blur-5")
@@ -66,8 +66,47 @@ BATCH_NORM = (
     new(ZEROSIAM, name="zerosiam source bn", batch_statistics=False),
     new(ZEROSIAM, name="zerosiam bn 64", batch_statistics=False, bn_prior=64.0),
 )
+CENTRED = new(GENTLE, name="centred x16", entropy=16.0, centred=1.0, pull=0.02)
+EVIDENCE = {"gate": 0.08, "least_shift": 0.25, "recentre": 1.0}
+REMEDIES = (
+    CENTRED,
+    new(CENTRED, name="centred gated", gate=0.08, gate_step=True),
+    new(CENTRED, name="centred reliable", reliable=0.4, pull=0.04),
+    new(CENTRED, name="centred x64", entropy=64.0),
+    new(CENTRED, name="centred + recentre", **EVIDENCE),
+    new(CENTRED, name="centred gated + recentre", gate_step=True, **EVIDENCE),
+    new(STEADY, name="steady gated", gate=0.08, gate_step=True, recovery=0.0),
+    new(STEADY, name="steady -R gated", gate=0.08, gate_step=True, recovery=0.0, redundancy=0.0),
+    new(GENTLE, name="recentre evidence", entropy=0.0, **EVIDENCE),
+)
+BATCH_NORM_2 = (
+    *(rule for rule in BATCH_NORM if not rule.learns),
+    new(GENTLE, name="bn 16, choose", entropy=0.0, batch_statistics=False, bn_prior=16.0, choose=0.0),
+    new(GENTLE, name="bn 16, choose 0.05", entropy=0.0, batch_statistics=False, bn_prior=16.0, choose=0.05),
+    new(GENTLE, name="bn batch, choose", entropy=0.0, choose=0.0),
+    new(
+        GENTLE,
+        name="bn 16, choose, recentre",
+        entropy=0.0,
+        batch_statistics=False,
+        bn_prior=16.0,
+        choose=0.0,
+        **EVIDENCE,
+    ),
+    new(GENTLE, name="recentre evidence, source bn", entropy=0.0, batch_statistics=False, **EVIDENCE),
+    new(CENTRED, name="centred x16, source bn", batch_statistics=False),
+)
+TESTBED = (STEADY, ZEROSIAM, CENTRED, new(STEADY, name="steady gated", gate=0.08, gate_step=True, recovery=0.0))
 ON_SMALL_BATCHES = ("siam+pull", "centred x4", "recentre bank", "rest", "spread")
-RULES: dict[str, tuple[Rule, ...]] = {"screen": (*BASELINES, *SCREEN), "baselines": BASELINES}
+RULES: dict[str, tuple[Rule, ...]] = {
+    "screen": (*BASELINES, *SCREEN),
+    "baselines": BASELINES,
+    "rest": (TENT, STEADY, *SCREEN),
+    "outputs": (),
+    "remedies": REMEDIES,
+    "batch-norm": BATCH_NORM_2,
+    "testbed": TESTBED,
+}
 
 
 def domains_for(part: str) -> list[str]:
@@ -83,7 +122,7 @@ def core_streams(labels: torch.Tensor, names: list[str], part: str, length: int)
     streams = [make(labels, names, s, on, length=length) for on in some for s in ("shuffled", "order")]
     streams += [make(labels, names, "short-order", on, length=length) for on in (some[0], some[2])]
     streams += [make(labels, names, s, "5", length=length) for s in ("mixture", "continual", "continual-order")]
-    streams += [make(labels, names, s, CLEAN, length=length) for s in ("clean", "clean-order")]
+    streams += [make(labels, names, s, CLEAN, length=length) for s in ("clean", "clean-order", "clean-one-class")]
     streams += [make(labels, names, s, some[2], length=length) for s in ("one-class", "comes-and-goes")]
     return streams
 
@@ -97,7 +136,9 @@ def small_batches(labels: torch.Tensor, names: list[str], part: str) -> list[Str
     return singles + fours + [make(labels, names, s, some[2], length=4_000, batch=16) for s in ("sixteen", "order")]
 
 
-def one_network(name: str, folder: Path, out: Path, rules: str, part: str, length: int, seconds: float) -> None:
+def one_network(
+    name: str, folder: Path, out: Path, rules: str, part: str, length: int, seconds: float, small: bool = True
+) -> None:
     started = time.time()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.set_float32_matmul_precision("high")
@@ -106,20 +147,37 @@ def one_network(name: str, folder: Path, out: Path, rules: str, part: str, lengt
     copies = Copies(load(name, folder / "weights"), recipe.transformer, device)
     pool = load_pool(name, part, folder, domains_for(part), device)
     chosen = list(RULES[rules])
-    if copies.batch_norms:
+    if copies.batch_norms and rules in ("screen", "rest"):
         chosen = [rule for rule in chosen if rule in BASELINES] + list(BATCH_NORM)
+    if rules in ("outputs", "rest"):
+        save_outputs(copies, pool, out.with_name(f"{name}.outputs.pt"))
     streams = core_streams(pool.labels, pool.names, part, length)
+    if recipe.testbed:
+        few_names = (
+            "shuffled/fog-5/0",
+            "order/fog-5/0",
+            "order/gaussian_noise-3/0",
+            "mixture/5/0",
+            "continual-order/5/0",
+        )
+        streams = [stream for stream in streams if stream.name in few_names]
     most = MOST_IMAGES.get(split_name(name)[0], 3_072)
     print(f"{name}: ready after {time.time() - started:.1f} s", flush=True)
     few = [rule for rule in chosen if rule in BASELINES or rule.name in ON_SMALL_BATCHES or rule in BATCH_NORM]
     first = [Cell(rule, stream) for rule in chosen for stream in streams]
     second = [Cell(rule, s) for rule in few for s in small_batches(pool.labels, pool.names, part)]
     with out.open("w") as file:
-        for cells, share in ((first, 0.7), (second, 1.0)):
+        for cells, share in ((first, 0.7), (second, 1.0)) if small else ((first, 1.0),):
             for result in run(copies, name, pool, cells, most=most, deadline=started + share * seconds):
                 file.write(json.dumps(dataclasses.asdict(result)) + "\n")
             file.flush()
     print(f"{name}: done after {time.time() - started:.1f} s", flush=True)
+
+
+def save_outputs(copies: Copies, pool: Pool, path: Path) -> None:
+    """The unadapted network's logits for every image of every domain: rules without gradients need nothing else."""
+    logits = source_outputs(copies, pool).half().cpu()
+    torch.save({"names": pool.names, "logits": logits, "labels": pool.labels}, path)
 
 
 def main() -> None:
@@ -131,12 +189,14 @@ def main() -> None:
     parser.add_argument("--part", default="choose")
     parser.add_argument("--length", type=int, default=4_000)
     parser.add_argument("--seconds", type=float, default=90)
+    parser.add_argument("--no-small", action="store_true", help="batches of 64 alone")
     o = parser.parse_args()
     names = o.networks.split(",")
     if len(names) == 1:
-        one_network(names[0], o.folder, o.out, o.rules, o.part, o.length, o.seconds)
+        one_network(names[0], o.folder, o.out, o.rules, o.part, o.length, o.seconds, not o.no_small)
         return
     shared = ["--rules", o.rules, "--part", o.part, "--length", str(o.length), "--seconds", str(o.seconds)]
+    shared += ["--no-small"] if o.no_small else []
     environment = os.environ | {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
     pieces = [o.out.with_suffix(f".{name}.part") for name in names]
     children = []

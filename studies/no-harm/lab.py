@@ -74,6 +74,14 @@ class Rule:
     recentre_window: float = 1_000.0
     recentre_bank: bool = False
     """The mean of the class centroids in place of the mean of the samples."""
+    gate: float = 0.0
+    """What recentring 64 samples may cost in entropy, in units of ln C: trust is 1 up to a quarter of this, 0 from this on."""
+    gate_step: bool = False
+    """Steps scaled by that trust."""
+    least_shift: float = 0.0
+    """Recentring shrinks to nothing where the mean logits are shorter than this times the samples' spread about them."""
+    choose: float = INF
+    """Answer with the source where its recent entropy is lower than that of the adapted network plus this times ln C."""
     relative_terms: bool = False
     """R and I as ln(R) and ln(ln C - H + 0.01) would have it: divided by their present value."""
     excess: bool = False
@@ -94,6 +102,10 @@ class Rule:
     """Weight of KL(source ‖ adapted) on the same batch (costs a forward pass)."""
     balance: float = 0.0
     """1: samples weigh by the inverse of their predicted class's recent share."""
+
+    @property
+    def learns(self) -> bool:
+        return any((self.entropy, self.redundancy, self.inequity, self.predictor, self.source_divergence))
 
     def rate(self, transformer: bool, batch: int) -> float:
         at_one, at_sixty_four = self.transformer_rate if transformer else self.conv_rate
@@ -184,7 +196,9 @@ class Copies:
         assert var_source is not None
         if not self.estimates and not self.any_batch:
             return mean_source.expand(len(x), -1), var_source.expand(len(x), -1)
-        var, mean = torch.var_mean(x, over, correction=0)
+        mean, square = x.mean(over[1:]), x.square().mean(over[1:])
+        mean, square = mean.mean(1), square.mean(1)
+        var = (square - mean.square()).clamp(min=0)
         use_mean, use_var = mean_source, var_source
         if self.estimates:
             first, second = mean.detach(), (var + mean.square()).detach()
@@ -273,6 +287,7 @@ class Group:
         device, number = copies.device, len(rules)
         classes, width = copies.classes, copies.width
         self.o = o = Stacked(rules, device)
+        self.learns = any(rule.learns for rule in rules)
         copies.begin(rules, batch)
         copies.any_batch = bool(copies.batch_norms) and any(r.batch_statistics for r in rules)
         self.theta = copies.source.repeat(number, 1)
@@ -290,11 +305,17 @@ class Group:
         self.mean_pull_weight = torch.zeros(number, 1, device=device)
         self.feature_sum = torch.zeros(number, width, device=device)
         self.feature_weight = torch.zeros(number, 1, device=device)
+        self.feature_count = torch.zeros(number, 1, device=device)
         self.scale_sum = torch.zeros(number, device=device)
         self.scale_count = torch.zeros(number, device=device)
         self.quantile = torch.full((number,), 0.5 * math.log(classes), device=device)
         self.recent = torch.full((number, classes), 1 / classes, device=device)
         self.effective_now = self.effective_all = torch.full((number,), float(classes), device=device)
+        self.trust = torch.ones(number, device=device)
+        self.ring = torch.zeros(number, 0, classes, device=device)
+        self.spread_sum = torch.zeros(number, 1, device=device)
+        self.logit_sum = torch.zeros(number, classes, device=device)
+        self.advantage = torch.zeros(number, device=device)
         self.zeta = min(max(10, classes // 10), classes // 2)
         if o.any("predictor"):
             self.predictor = torch.eye(width, device=device).repeat(number, 1, 1)
@@ -396,6 +417,14 @@ class Group:
     def step(self, images: Tensor, source_log: Tensor | None) -> Tensor:
         """Answers [K, B] to images [K, B, 3, S, S] from before the update; then learn."""
         o, copies = self.o, self.copies
+        if not self.learns:
+            with torch.no_grad():
+                features, logits = copies.forward(self.theta, images)
+                copies.remember()
+                self.weigh_evidence(logits)
+                answers = self.answer(features, logits, source_log)
+                self.keep_state(features, logits, logits.argmax(-1))
+            return answers
         theta = self.theta.requires_grad_()
         features, logits = copies.forward(theta, images)
         labels = logits.detach().argmax(-1)
@@ -414,6 +443,7 @@ class Group:
             (gradient,) = torch.autograd.grad(last["loss"].sum(), moved)
             gradient = gradient * self.scope
         with torch.no_grad():
+            self.weigh_evidence(logits)
             answers = self.answer(features, logits, source_log)
             self.update(theta, gradient, parts, last)
             self.keep_state(features, logits, labels)
@@ -462,6 +492,8 @@ class Group:
             # A gradient far above the first ones is cut to twice their length.
             relative = relative * (2 * scale / length.clamp(min=1e-8)).clamp(max=1.0)
             rate = torch.where(o.rest > 0, relative * (self.scale_count > 0), rate)
+        if o.any("gate_step"):
+            rate = torch.where(o.gate_step > 0, rate * self.trust, rate)
         if o.any("spread"):
             effective = self.effective_now / self.effective_all.clamp(min=1)
             rate = rate * effective.clamp(max=1.0) ** o.spread
@@ -529,24 +561,67 @@ class Group:
                 self.predictor = kept * self.predictor + (1 - kept) * torch.eye(copies.width, device=copies.device)
         self.steps += 1
 
+    def weigh_evidence(self, logits: Tensor) -> None:
+        """Trust in [0, 1] that the mean logits of the last 64 samples are a shift and not their classes.
+
+        Recentring removes what the samples share. If that was a shift, they remain as certain as before; if they were of
+        one class, what made them certain is gone.
+        """
+        o = self.o
+        if not o.any("gate"):
+            return
+        self.ring = torch.cat((self.ring, logits), 1)[:, -max(64, self.batch) :]
+        mean = self.ring.mean(1, keepdim=True)
+        cost = (entropy(self.ring - mean) - entropy(self.ring)).mean(1) / math.log(self.copies.classes)
+        trust = ((o.gate - cost) / (0.75 * o.gate).clamp(min=1e-6)).clamp(0, 1)
+        self.trust = torch.where(o.gate > 0, trust, torch.ones_like(trust)) * float(self.ring.shape[1] >= 16)
+
+    def evident_centre(self, logits: Tensor) -> Tensor:
+        """The mean logits of the stream [K, C], each batch by its trust, shrunk where they are short."""
+        o = self.o
+        keep = torch.exp(-self.batch / o.recentre_window)[:, None]
+        flat = logits - logits.mean(-1, keepdim=True)
+        weight = self.trust[:, None] * self.batch
+        spread = (
+            (flat - flat.mean(1, keepdim=True)) if self.batch >= 16 else self.ring - self.ring.mean(1, keepdim=True)
+        )
+        self.logit_sum = keep * self.logit_sum + weight * flat.mean(1)
+        self.spread_sum = keep * self.spread_sum + weight * spread.square().sum(-1).mean(1)[:, None]
+        self.feature_weight = keep * self.feature_weight + weight
+        known = self.feature_weight.clamp(min=1e-6)
+        centre, spread = self.logit_sum / known, self.spread_sum / known
+        size = centre.square().sum(1, keepdim=True).clamp(min=1e-9)
+        shrink = (1 - o.least_shift[:, None].square() * spread / size).clamp(min=0)
+        return centre * shrink * self.feature_weight / (self.feature_weight + 32)
+
     def answer(self, features: Tensor, logits: Tensor, source_log: Tensor | None) -> Tensor:
         """Predicted classes [K, B], recentred or blended with the source's where the rule says so."""
         o, copies = self.o, self.copies
         if o.any("recentre"):
             keep = torch.exp(-self.batch / o.recentre_window)[:, None]
             self.feature_sum = keep * self.feature_sum + features.sum(1)
-            self.feature_weight = keep * self.feature_weight + self.batch
-            centre = self.feature_sum / self.feature_weight
+            self.feature_count = keep * self.feature_count + self.batch
+            centre = self.feature_sum / self.feature_count
             if o.any("recentre_bank"):
                 here = self.filled.float()[..., None]
                 rows = (self.rows * here).sum(1) / here.sum(1).clamp(min=1)
                 ready = (o.recentre_bank > 0) & (self.filled.sum(1) >= self.zeta)
                 centre = torch.where(ready[:, None], rows, centre)
                 centre = centre * (ready | (o.recentre_bank == 0))[:, None]
-            logits = logits - (o.recentre[:, None] * (centre @ copies.head_weight.T))[:, None]
+            moved = centre @ copies.head_weight.T
+            if o.any("gate"):
+                evident = self.evident_centre(logits)
+                moved = torch.where(o.gate[:, None] > 0, evident, moved)
+            logits = logits - (o.recentre[:, None] * moved)[:, None]
         if o.any("blend") and source_log is not None:
             w = o.blend[:, None, None]
             logits = (1 - w) * F.log_softmax(logits, -1) + w * source_log
+        if o.any("choose") and source_log is not None:
+            keep = math.exp(-self.batch / 64)
+            gain = (entropy(source_log) - entropy(logits)).mean(1) / math.log(copies.classes)
+            self.advantage = keep * self.advantage + (1 - keep) * gain
+            worse = (o.choose < INF) & (self.advantage < o.choose)
+            logits = torch.where(worse[:, None, None], source_log, logits)
         return logits.argmax(-1)
 
 
@@ -601,7 +676,8 @@ def run(
     groups: dict[tuple[Any, ...], list[Cell]] = {}
     for cell in cells:
         r = cell.rule
-        key = (cell.stream.batch, len(cell.stream.images), r.sharpness > 0, r.predictor > 0, r.batch_statistics)
+        kind = (r.learns, r.sharpness > 0, r.predictor > 0, r.batch_statistics)
+        key = (cell.stream.batch, len(cell.stream.images), *kind)
         groups.setdefault(key, []).append(cell)
     results = []
     for (batch, length, *_), members in sorted(groups.items(), key=lambda item: len(item[1])):
@@ -615,7 +691,7 @@ def run(
             group = Group(copies, [cell.rule for cell in some], batch)
             where = torch.from_numpy(np.stack([cell.stream.domains for cell in some])).to(device)
             which = torch.from_numpy(np.stack([cell.stream.images for cell in some])).to(device)
-            needs_source = any(cell.rule.blend or cell.rule.source_divergence for cell in some)
+            needs_source = any(c.rule.blend or c.rule.source_divergence or c.rule.choose < INF for c in some)
             answers = []
             for at in range(0, length, batch):
                 place = where[:, at : at + batch], which[:, at : at + batch]

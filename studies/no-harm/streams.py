@@ -142,7 +142,7 @@ def make(
         clean = names.index(CLEAN)
         domains = np.where((np.arange(length) // 512) % 2 == 0, clean, place)
         images = _shuffled(all_labels, length, rng)
-    elif scenario == "one-class":
+    elif scenario in ("one-class", "clean-one-class"):
         chosen = rng.permutation(np.unique(all_labels))[0]
         own = np.flatnonzero(all_labels == chosen)
         domains, images = constant, np.concatenate([rng.permutation(own) for _ in range(-(-length // len(own)))])

@@ -12,8 +12,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-ORDER = "clean clean-order shuffled order short-order mixture continual continual-order comes-and-goes one-class"
-SHORT = {"continual": "contin.", "continual-order": "contin. order", "comes-and-goes": "comes, goes"}
+ORDER = "clean clean-order shuffled order short-order mixture continual continual-order comes-and-goes one-class clean-one-class"
+SHORT = {
+    "continual": "contin.",
+    "continual-order": "contin. order",
+    "comes-and-goes": "comes, goes",
+    "clean-one-class": "one-class, clean",
+}
 
 
 def scenario_of(row: dict[str, Any]) -> str:
