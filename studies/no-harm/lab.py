@@ -1,7 +1,7 @@
 """A fast laboratory: adapts K copies of one network on K streams at once, in plain torch.
 
-The convolutions and linear layers are shared; every copy has its own affine norm parameters (one row of θ [K, P]), its own
-BatchNorm estimates and its own state, so that one forward and one backward pass serve K cells (a cell is a rule on a
+The convolutions and linear layers are shared; every copy has its own affine norm parameters (one row of θ [K, P]),
+its own BatchNorm estimates and its own state, so that one forward and one backward pass serve K cells (a cell is a rule on a
 stream). Rules are numbers in :class:`Rule`; cells with the same batch size and number of passes run together.
 
     results = run(network, "gn64", pool, [Cell(rule, stream), …])
@@ -75,13 +75,13 @@ class Rule:
     recentre_bank: bool = False
     """The mean of the class centroids in place of the mean of the samples."""
     gate: float = 0.0
-    """What recentring 64 samples may cost in entropy, in units of ln C: trust is 1 up to a quarter of this, 0 from this on."""
+    """Entropy that recentring may cost, in units of ln C: trust is 1 up to a quarter of this, 0 from this on."""
     gate_step: bool = False
     """Steps scaled by that trust."""
     least_shift: float = 0.0
-    """Recentring shrinks to nothing where the mean logits are shorter than this times the samples' spread about them."""
+    """Recentring shrinks to nothing where the mean logits are shorter than this times the spread about them."""
     choose: float = INF
-    """Answer with the source where its recent entropy is lower than that of the adapted network plus this times ln C."""
+    """Answer with the source unless the adapted network's recent entropy is lower by this times ln C."""
     relative_terms: bool = False
     """R and I as ln(R) and ln(ln C - H + 0.01) would have it: divided by their present value."""
     excess: bool = False
@@ -97,11 +97,9 @@ class Rule:
     relative_reliable: float = 0.0
     """Select samples below this quantile of the recent entropies (0: off)."""
     spread: float = 0.0
-    """Scale the step by (effective classes in the recent batch-mean prediction / effective classes of all recent) to this."""
+    """The step times (effective classes of the last samples / of all recent ones) to this power."""
     source_divergence: float = 0.0
     """Weight of KL(source ‖ adapted) on the same batch (costs a forward pass)."""
-    balance: float = 0.0
-    """1: samples weigh by the inverse of their predicted class's recent share."""
 
     @property
     def learns(self) -> bool:
@@ -233,7 +231,7 @@ class Copies:
 
 
 def top_names(network: nn.Module) -> tuple[str, ...]:
-    """Name prefixes of the norms that SAR leaves alone: the last stage, or the last quarter of the blocks and all after."""
+    """Names of the norms that SAR leaves alone begin so: the last stage, or the last quarter of the blocks."""
     if hasattr(network, "blocks"):
         depth = len(network.blocks)
         return (*(f"blocks.{n}." for n in range(depth - max(1, depth // 4), depth)), "norm")
@@ -263,7 +261,7 @@ def column(rules: Sequence[Rule], name: str, device: str) -> Tensor:
 
 
 class Stacked:
-    """The numbers of K rules as tensors [K]: ``o.pull``, and ``o.any("pull")`` whether one of them is not its default."""
+    """The numbers of K rules as tensors [K]: ``o.pull``; ``o.any("pull")``: one of them is not the default."""
 
     def __init__(self, rules: Sequence[Rule], device: str) -> None:
         self.rules = rules
@@ -345,9 +343,6 @@ class Group:
             cap = (o.class_cap / self.copies.classes).clamp(max=0.3)
             cap = torch.where(o.class_cap < INF, cap, torch.full_like(cap, INF))
             weights = weights * (cap[:, None] / self.shares.gather(1, labels)).clamp(max=1.0)
-        if o.any("balance"):
-            inverse = 1 / (self.shares.gather(1, labels) * self.copies.classes).clamp(min=0.1)
-            weights = weights * torch.where(o.balance[:, None] > 0, inverse.clamp(max=1.0), torch.ones_like(inverse))
         return weights / selected.sum(1, keepdim=True).clamp(min=1), selected
 
     def loss(self, features: Tensor, logits: Tensor, labels: Tensor, source_log: Tensor | None) -> dict[str, Tensor]:
@@ -390,7 +385,7 @@ class Group:
         return out
 
     def centred_entropy(self, logits: Tensor, weights: Tensor) -> Tensor:
-        """A loss whose gradient with respect to the logits is the entropy's less its mean: it moves no class as a whole."""
+        """A loss whose gradient to the logits is the entropy's less its mean: it moves no class as a whole."""
         with torch.no_grad():
             log = F.log_softmax(logits, -1)
             p = log.exp()
@@ -564,8 +559,8 @@ class Group:
     def weigh_evidence(self, logits: Tensor) -> None:
         """Trust in [0, 1] that the mean logits of the last 64 samples are a shift and not their classes.
 
-        Recentring removes what the samples share. If that was a shift, they remain as certain as before; if they were of
-        one class, what made them certain is gone.
+        Recentring removes what the samples share. If that was a shift, they remain as certain as before; if they
+        were of one class, what made them certain is gone.
         """
         o = self.o
         if not o.any("gate"):
@@ -669,7 +664,7 @@ def share_of_top(labels: Tensor, classes: int) -> float:
 def run(
     copies: Copies, name: str, pool: Pool, cells: Sequence[Cell], *, most: int = 3_072, deadline: float = INF
 ) -> list[Result]:
-    """Run all cells, as many at once as ``most`` images allow; stops before a group that would start after ``deadline``."""
+    """Run all cells, as many at once as ``most`` images allow; no group starts after ``deadline``."""
     device = copies.device
     source = source_outputs(copies, pool)
     labels = pool.labels.to(device)

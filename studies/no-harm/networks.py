@@ -1,7 +1,7 @@
 """The battery's networks in plain torch and torchvision, by name, with what each is trained on.
 
-``build(name)`` makes one; ``load(name, folder)`` makes it with its weights. Names of testbed networks may end in ``@k``:
-the network with its head limited to k classes spread evenly over the 200 (see ``limited_classes``).
+``build(name)`` makes one; ``load(name, folder)`` makes it with its weights. Names of testbed networks may end in
+``@k``: the network with its head limited to k classes spread evenly over the 200 (see ``limited_classes``).
 """
 
 from __future__ import annotations

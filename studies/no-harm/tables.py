@@ -12,7 +12,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-ORDER = "clean clean-order shuffled order short-order mixture continual continual-order comes-and-goes one-class clean-one-class"
+ORDER = (
+    "clean clean-order shuffled order short-order mixture continual continual-order "
+    "comes-and-goes one-class clean-one-class"
+)
 SHORT = {
     "continual": "contin.",
     "continual-order": "contin. order",
