@@ -1,8 +1,9 @@
 """A fast laboratory: adapts K copies of one network on K streams at once, in plain torch.
 
 The convolutions and linear layers are shared; every copy has its own affine norm parameters (one row of θ [K, P]),
-its own BatchNorm estimates and its own state, so that one forward and one backward pass serve K cells (a cell is a rule on a
-stream). Rules are numbers in :class:`Rule`; cells with the same batch size and number of passes run together.
+its own BatchNorm estimates and its own state, so that one forward and one backward pass serve K cells (a cell is a
+rule on a stream). Rules are numbers in :class:`Rule`; cells with the same batch size and number of passes run
+together.
 
     results = run(network, "gn64", pool, [Cell(rule, stream), …])
 """
