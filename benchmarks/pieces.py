@@ -31,7 +31,7 @@ class BankPieces:
 
     def __init__(self, adapter: wildtta.Adapter, features: Tensor, labels: Tensor) -> None:
         assert isinstance(adapter.method, SAR2)
-        self.engine, self.method = adapter._engine, adapter.method
+        self.engine, self.method = adapter.engine, adapter.method
         self.rule = self.method.normalisation_of(self.engine.network)
         self.features = features.detach().clone().requires_grad_()
         logits = self.engine.head_logits(features.detach())

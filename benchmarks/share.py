@@ -53,15 +53,15 @@ def measure(model: str, batch: int, precision: str, device: str, repetitions: in
     rows = torch.randn(head.out_features, head.in_features, device=device) * 0.5 + 1.0
     adapter = speed.ours(copy.deepcopy(base), "sar2", threshold, precision, rows, False)
     adapter(images)
-    chosen: Any = adapter._engine.precision
+    chosen: Any = adapter.engine.precision
     both_passes = wildtta.SAR(lr=speed.TINY, reliable=None, recovery=1e-30)
     bare = wildtta.adapt(copy.deepcopy(base), both_passes, precision=chosen)
-    bare._engine.fastest = adapter._engine.fastest  # the same kernels to choose from
+    bare.engine.fastest = adapter.engine.fastest  # the same kernels to choose from
     for _ in range(3):
         adapter(images)
         bare(images)
     with step_precision(chosen, images.device):
-        seen = adapter._engine.forward(images, grad=False)
+        seen = adapter.engine.forward(images, grad=False)
         pieces = BankPieces(adapter, seen.features, seen.labels)
         bank_work = repeatable(pieces.everything, device)
     in_a_row = REPLAYS if device == "cuda" else 1

@@ -177,7 +177,7 @@ def measure(
         adapter = ours(copy.deepcopy(base), method, threshold, precision, rows, compiled)
         for _ in range(4):
             adapter(images)
-    chosen: Any = adapter._engine.precision
+    chosen: Any = adapter.engine.precision
     selected, kept = int(adapter.last.selected), int(adapter.last.selected_second)
     network = copy.deepcopy(base)
     with peak_memory(device) as their_peak:

@@ -231,6 +231,12 @@ class Adapter(nn.Module):
     # -- what a caller can ask -------------------------------------------------------------------------------------------
 
     @property
+    def engine(self) -> Engine:
+        """The network, what learns and the state, as a method sees them: for authors of methods."""
+        self._check_in_use()
+        return self._engine
+
+    @property
     def resolved(self) -> dict[str, Any]:
         """The method's options with the values in force on this network: learning rate, warm-up, normalisation …"""
         self._check_in_use()
