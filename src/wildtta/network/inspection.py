@@ -39,7 +39,6 @@ class Network:
     input_channels: int | None
     input_width: int | None
     """Entries of a sample where samples are vectors (no convolution; a vector was accepted)."""
-    sparse_features: bool = False
 
 
 def family_of(network: nn.Module) -> Family:

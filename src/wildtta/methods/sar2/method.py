@@ -87,6 +87,11 @@ class SAR2(SAR):
             raise ValueError(
                 "bank=True keeps centroids for R and I, but both are off; set redundancy or inequity, or bank=False"
             )
+        if not self.step_without_samples and (self.wants_whole_batch or self.entropy == 0):
+            raise ValueError(
+                "step_without_samples=False has no effect while R or I act on every sample of a batch; leave it out, "
+                "or set centroids='reliable'"
+            )
         if self.bank_refresh == "before" and self.second_labels == "first":
             raise ValueError(
                 "bank_refresh='before' has no effect while second_labels='first': a step reads the bank only for classes "
