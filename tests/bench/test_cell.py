@@ -64,7 +64,7 @@ def test_everything_that_decides_the_numbers_changes_the_key(change: dict[str, o
 
 def test_titles_and_spelling_of_numbers_do_not_change_the_key() -> None:
     assert _cell(name="SAR!", model_name="ours").key == _cell().key
-    assert _cell(options={"lr": 1, "steps": 2.0}).key == _cell(options={"steps": 2, "lr": 1.0}).key
+    assert _cell(options={"lr": 1, "lr_scale": 2.0}).key == _cell(options={"lr_scale": 2, "lr": 1.0}).key
 
 
 def test_an_option_at_its_default_is_the_same_cell_given_or_left_out() -> None:

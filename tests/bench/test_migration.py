@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from wildtta.bench import BenchError, Cell
-from wildtta.bench.migration import deviating, methods_0_1, migrated, title, translated
+from wildtta.bench.migration import Today, deviating, methods_0_1, migrated, title, translated
 
 
 def _setting(method: str, **options: Any) -> tuple[str, dict[str, Any]]:
     return translated(method, {**methods_0_1()[method]["options"], **options}, 200)
 
 
-def _today(method: str) -> dict[str, Any]:
+def _today(method: str) -> Today:
     """Methods as this migration expects them: ours and the paper's by name, no guards anywhere else."""
     same = {"steady": "sar2-single", "sar2": "sar2-paper", "sar2-efficient": "sar2-paper"}.get(method, method)
     options = translated(same, methods_0_1()[same]["options"], 200)[1]
     gone = {"warm_start", "class_limit", "ensembling", "clip_ratio"} | ({"entropy"} if method == "steady" else set())
     changed = {"warmup": None, "normalisation": "auto"} if method.startswith("sar2") else {}
-    rates = methods_0_1()[same].get("learning_rates", {})
-    return {**{name: value for name, value in options.items() if name not in gone}, **changed, "learning_rates": rates}
+    return Today(
+        title=method.upper(),
+        options={**{name: value for name, value in options.items() if name not in gone}, **changed},
+        needs={"normalisation": ("redundancy",)},
+        learning_rates=methods_0_1()[same].get("learning_rates", {}),
+    )
+
+
+def _deviating(method: str, **options: Any) -> dict[str, Any]:
+    today, translation = _setting(method, **options)
+    return deviating(_today(today), today, translation)
 
 
 @pytest.mark.parametrize(
@@ -33,6 +43,7 @@ def _today(method: str) -> dict[str, Any]:
         ("sar2-paper", {}, "sar2", {"warmup": 20, "normalisation": "columns"}),
         ("sar2-paper", {"warmup": 100, "reading": "rows"}, "sar2", {"warmup": 100, "normalisation": "rows"}),
         ("sar2-paper", {"centroids": "reliable"}, "sar2-efficient", {"warmup": 20, "normalisation": "columns"}),
+        ("sar2-paper", {"redundancy": None}, "sar2", {"warmup": 20, "redundancy": None}),
         ("sar2-paper", {"entropy": 0.0}, "sar2", {"warmup": 20, "normalisation": "columns", "entropy": 0.0}),
         ("sar2-single", {"inequity": None, "ensembling": 0.94}, "steady", {"inequity": None, "source_pull": 0.06}),
         (
@@ -57,9 +68,8 @@ def _today(method: str) -> dict[str, Any]:
 def test_settings_of_0_1_in_todays_names(
     method: str, options: dict[str, Any], became: str, differs: dict[str, Any]
 ) -> None:
-    today, translation = _setting(method, **options)
-    assert today == became
-    assert deviating(today, translation, _today) == differs
+    assert _setting(method, **options)[0] == became
+    assert _deviating(method, **options) == differs
 
 
 def test_ours_has_numbers_that_stand_alone() -> None:
@@ -84,16 +94,14 @@ def test_the_warm_up_of_0_1_follows_the_classes(classes: int, warmup: int) -> No
 )
 def test_what_no_method_does_any_more_is_said(method: str, options: dict[str, Any], reason: str) -> None:
     with pytest.raises(LookupError, match=reason):
-        deviating(*_setting(method, **options), _today)
+        _deviating(method, **options)
 
 
 def test_other_learning_rates_are_another_setting() -> None:
-    def faster(method: str) -> dict[str, Any]:
-        return {**_today(method), "learning_rates": {"convolutional": [1, 2], "transformer": [1, 2]}}
-
+    faster = replace(_today("tent"), learning_rates={"convolutional": [1, 2], "transformer": [1, 2]})
     with pytest.raises(LookupError, match="other learning rates"):
-        deviating(*_setting("tent"), faster)
-    assert deviating(*_setting("tent", lr=0.1), faster) == {"lr": 0.1}
+        deviating(faster, *_setting("tent"))
+    assert deviating(faster, *_setting("tent", lr=0.1)) == {"lr": 0.1}
 
 
 def test_titles_tell_what_differs() -> None:

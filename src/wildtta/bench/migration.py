@@ -89,6 +89,8 @@ def translated(method: str, options: Options, classes: int | None) -> tuple[str,
         new |= scaled | {"entropy": 1.0, "lr_scale": _round(options["lr_scale"] * weight)}
     if options["ensembling"] is not None:
         new["ensembling"] = _round(1 - options["ensembling"])
+    if options["reading"] == "columns":
+        new["normalisation"] = "auto"  # which means columns in steady, on every network
     return "steady", {OURS.get(name, name): value for name, value in new.items()}
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _OUT = Path("wildtta-report")
 NETWORKS = {"glyphs:resnet_gn": "ResNet, GroupNorm", "glyphs:vit": "ViT, LayerNorm"}
-METHODS = {"none": "no adaptation", "tent": "Tent", "sar": "SAR", "sar2": "SAR²"}
+METHODS = {"none": "no adaptation", "tent": "Tent", "sar": "SAR", "steady": "Steady (ours)"}
 # The ViT reads noisy glyphs far worse than the ResNet; each gets the severity that leaves it 20 to 40 %.
 NOISE_SEVERITY = {"glyphs:resnet_gn": 5, "glyphs:vit": 2}
 FOG_SEVERITY = MIXTURE_SEVERITY = 4

@@ -23,7 +23,7 @@ def run(
     model: Annotated[
         str, typer.Option(help="glyphs:NAME, timm:NAME, torchvision:NAME, package.module:function or file.py:function.")
     ] = "glyphs:resnet_gn",
-    method: Annotated[Names, typer.Option(help="A method (may be repeated; default sar2).")] = None,
+    method: Annotated[Names, typer.Option(help="A method (may be repeated; default steady).")] = None,
     scenario: Annotated[str, typer.Option(help="mild, label_shift, single, mixed, continual ...")] = "mild",
     corruption: Annotated[
         Names, typer.Option(help="A corruption (may be repeated), all, or clean. [default: gaussian_noise]")
@@ -77,7 +77,7 @@ def run(
                 protocol=protocol,
                 measure=tuple(measure or ()),
             )
-            for name, corruptions, number in itertools.product(method or ["sar2"], streams, seed or [0])
+            for name, corruptions, number in itertools.product(method or ["steady"], streams, seed or [0])
         ]
         outcome = launch(cells, journal=journal)
         print_rows(outcome.rows)
