@@ -152,9 +152,8 @@ def test_an_option_changes_what_happens_or_is_refused(method: str, option: str, 
     after = {**options, option: other_value(cls, item, present, other_source)}
     try:
         changed = trajectory(golden, method, kind, stream, after)
-    except (ValueError, TypeError) as refusal:
-        assert str(refusal)
-        return
+    except (ValueError, TypeError):
+        return  # refused
     usual = trajectory(golden, method, kind, stream, before)
     same = len(usual) == len(changed) and all(
         a.shape == b.shape and torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(usual, changed, strict=True)

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 class CoTTA(Method):
     """Continual test-time adaptation (Wang et al., CVPR 2022).
 
-        min over all parameters of  mean_b H(p_teacher(x_b), p_student(x_b)),   teacher ← m·teacher + (1 − m)·student
+        min over all parameters of  mean_b H(p_teacher(x_b), p_student(x_b)),
+        teacher ← m·teacher + (1 − m)·student
 
     The teacher's logits are averaged over random views where the source network's mean confidence in the batch is below
     ``confidence``. After each step every weight goes back to its source value with probability ``restore``. The teacher

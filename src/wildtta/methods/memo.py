@@ -39,7 +39,8 @@ def marginal_entropy(logits: Tensor) -> Tensor:
 class MEMO(Method):
     """Marginal entropy minimisation with one test point (Zhang, Levine and Finn, NeurIPS 2022).
 
-        for each image, from the source weights:  Θ ← Θ − η ∇ H( mean over views of p(view; Θ) ),  then predict the image
+        for each image, from the source weights:
+        Θ ← Θ − η ∇ H( mean over views of p(view; Θ) ),  then predict the image
 
     64 AugMix views in one batch; SGD on convolutional networks, AdamW on transformers; afterwards the weights go back.
     The optimizer starts anew for each image too (its authors' code keeps AdamW's moments: ``carry=True``). BatchNorm

@@ -56,16 +56,17 @@ class Steady(SAR2):
 
     What it changes in SAR²:
 
-    - One pass: no sharpness (``sharpness=0.05`` brings it back), no momentum, a learning rate 40 times as high.
-    - α = 5·10³/D and β = 100. R is over columns on every network, and ζ is a tenth of the classes (at least 10, at most
-      half of them).
-    - The gradient is at most b = 0.045 times as long as the source weights (``gradient_bound``): α in units of 1/D does
-      not fit every network.
-    - After every 64 samples the weights go 4 % of the way back to the source (``source_pull``): what was learned for one
-      corruption harms the next. This is ROID's weight ensembling (https://arxiv.org/abs/2306.00650).
-    - No class weighs more than ten times its even share in the entropy term (``class_cap``). Entropy minimisation
-      collapses because the class predicted most has the most reliable samples; the bank has one row per class however
-      often it is predicted, and does not see that.
+    - One pass: no sharpness (``sharpness=0.05`` brings it back), no momentum, 40 times the learning rate.
+    - α = 5·10³/D and β = 100. R is over columns on every network, and ζ is a tenth of the classes (at least
+      10, at most half of them).
+    - The gradient is at most b = 0.045 times as long as the source weights (``gradient_bound``): α in units
+      of 1/D does not fit every network.
+    - After every 64 samples the weights go 4 % of the way back to the source (``source_pull``): what was
+      learned for one corruption harms the next. This is ROID's weight ensembling
+      (https://arxiv.org/abs/2306.00650).
+    - No class weighs more than ten times its even share in the entropy term (``class_cap``). Entropy
+      minimisation collapses because the class predicted most has the most reliable samples; the bank has one
+      row per class however often it is predicted, and does not see that.
 
     The measurements are in docs/results/tiny-imagenet.md.
     """

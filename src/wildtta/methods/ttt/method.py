@@ -35,7 +35,8 @@ Branch = str | Path | nn.Module | Callable[[nn.Module], nn.Module]
 class TTT(Method):
     """Test-time training by rotation prediction (Sun et al., ICML 2020), for a network that is trained already.
 
-        Θ_b, Θ_s ← Θ_b, Θ_s − η ∇ mean over copies of CE(branch(trunk(turned copy; Θ_b); Θ_s), turn),   then predict
+        Θ_b, Θ_s ← Θ_b, Θ_s − η ∇ mean over copies of CE(branch(trunk(turned copy; Θ_b); Θ_s), turn),
+        then predict
 
     Each image is copied 20 times, cropped, mirrored and turned at random. The trunk is what comes before the middle of the
     network (``layer2`` of a ResNet, the sixth of twelve blocks), the branch goes on from there; its weights Θ_s learn too,
