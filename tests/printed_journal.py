@@ -6,8 +6,8 @@ import copy
 from typing import Any
 
 from wildtta.bench import Cell, Row
-from wildtta.paper import Setting, setting
-from wildtta.paper.experiment import AVERAGE, Experiment
+from wildtta.paper import Experiment, Setting, asked, setting
+from wildtta.paper.experiment import AVERAGE
 
 #: The files without which TTT and DDA are not available; nothing reads them here.
 FILES = {"ttt": {"branch": "branch.safetensors"}, "dda": {"diffusion": "diffusion"}}
@@ -33,11 +33,12 @@ def put(row: Row, path: str, value: float) -> None:
     place[name] = value
 
 
-def empty_row(cell: Cell) -> Row:
-    """A finished row without any number."""
+def empty_row(cell: Cell, experiment: Experiment | None = None, where: Setting | None = None) -> Row:
+    """A finished row without any number; with an experiment, one that it asked for."""
+    askers = [asked(experiment, where)] if experiment is not None and where is not None else []
     return {
         "key": cell.key, "cell": cell.to_json(), "status": "ok", "metrics": {}, "cost": {}, "diagnostics": {},
-        "wall_s": 1.0, "device": "cpu", "versions": {"wildtta": "0"},
+        "wall_s": 1.0, "device": "cpu", "versions": {"wildtta": "0"}, "asked_by": askers,
     }  # fmt: skip
 
 
@@ -46,7 +47,7 @@ def printed_journal(experiment: Experiment, where: Setting) -> dict[str, Row]:
 
     Three seeds lie around each mean, with the printed deviation of the row's average: the one that claims speak of.
     """
-    place = (experiment.name, where.label, where.seeds, where.scale.limit)
+    place = (experiment.name, where.label, where.seeds, where.limit)
     if place not in _MADE:
         _MADE[place] = _printed_journal(experiment, where)
     return copy.deepcopy(_MADE[place])
@@ -64,6 +65,6 @@ def _printed_journal(experiment: Experiment, where: Setting) -> dict[str, Row]:
         if spot.printed is None or spot.parts:
             continue
         for cell in spot.cells:
-            row = rows.setdefault(cell.key, empty_row(cell))
+            row = rows.setdefault(cell.key, empty_row(cell, experiment, where))
             put(row, spot.metric, spot.printed + (cell.seed - 1) * deviation.get(spot.row, 0.0))
     return rows

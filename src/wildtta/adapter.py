@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,25 +27,18 @@ from wildtta.step.report import Answer, StepReport
 from wildtta.step.state_file import fingerprint, read_state, write_state
 
 
+@dataclasses.dataclass(frozen=True)
 class Cost:
-    """Totals over the life of an adapter, in samples; reading one synchronises with the device."""
+    """Totals over the life of an adapter, in samples, as the paper counts them; ``computed_*``: as they really ran."""
 
-    def __init__(self, memory: Mapping[str, Tensor]) -> None:
-        self._memory = memory
-
-    forwards = property(lambda self: int(self._memory["forwards"]), doc="Forward passes, as the paper counts them.")
-    backwards = property(lambda self: int(self._memory["backwards"]), doc="Backward passes, as the paper counts them.")
-    computed_forwards = property(lambda self: int(self._memory["computed_forwards"]), doc="Samples really forwarded.")
-    computed_backwards = property(
-        lambda self: int(self._memory["computed_backwards"]), doc="Samples really backwarded."
-    )
-    resets = property(lambda self: int(self._memory["resets"]), doc="Recoveries.")
-    skipped = property(lambda self: int(self._memory["skipped"]), doc="Batches that could not be learned from.")
-
-    def __repr__(self) -> str:
-        return (
-            f"Cost(forwards={self.forwards}, backwards={self.backwards}, resets={self.resets}, skipped={self.skipped})"
-        )
+    forwards: int
+    backwards: int
+    computed_forwards: int
+    computed_backwards: int
+    resets: int
+    """Recoveries."""
+    skipped: int
+    """Batches that could not be learned from."""
 
 
 class Adapter(nn.Module):
@@ -70,6 +64,10 @@ class Adapter(nn.Module):
         self.network = facts.module
         self.method = method
         self._facts = facts
+        self.cuda_graphs = True
+        """Whether steps of one shape may be recorded and replayed as CUDA graphs: faster, at the price of memory."""
+        self.replayed = False
+        """Whether the last batch was answered by replaying a recorded step."""
         self._paused = False
         self._precision_open = precision == "auto"
         self._rank = facts.input_rank
@@ -159,9 +157,11 @@ class Adapter(nn.Module):
         if self._paused:
             return self.method.predict(engine, images)
         self._graphs = self._graphs or self._new_graphs()
-        if self._graphs is not None and self._graphs.ready_for(images):
+        self.replayed = False
+        if self.cuda_graphs and self._graphs is not None and self._graphs.ready_for(images):
             answer = self._graphs.run(images)
             if answer is not None:
+                self.replayed = True
                 return answer
         return self.method.step(engine, images)
 
@@ -245,9 +245,9 @@ class Adapter(nn.Module):
 
     @property
     def cost(self) -> Cost:
-        """Forward and backward passes so far, in samples."""
+        """Forward and backward passes so far, in samples; reading it synchronises with the device."""
         self._check_in_use()
-        return Cost(self._engine.memory)
+        return Cost(**{item.name: int(self._engine.memory[item.name]) for item in dataclasses.fields(Cost)})
 
     @property
     def learning_rate(self) -> float:

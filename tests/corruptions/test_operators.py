@@ -15,8 +15,8 @@ from corruption_pictures import ALL, photographs
 from wildtta.corruptions import corrupt, filters
 from wildtta.corruptions.blur import copy_sources, disk_kernel
 from wildtta.corruptions.draws import OfficialDraws
-from wildtta.corruptions.frost_textures import _PHOTOGRAPHS, STEMS, _generated, find_folder
-from wildtta.corruptions.jpeg import forward_matrix, inverse_matrix
+from wildtta.corruptions.frost_textures import PHOTOGRAPHS, STEMS, find_folder, generated_textures
+from wildtta.corruptions.jpeg import transform_matrix
 from wildtta.corruptions.spatter import canny_edges, chamfer_distance, equalise_histogram
 from wildtta.corruptions.weather import plasma_fractal
 
@@ -87,8 +87,9 @@ def test_integer_cosine_transforms_approximate_the_exact_one() -> None:
     frequency, sample = np.mgrid[:8, :8]
     exact = np.cos((2 * sample + 1) * frequency * np.pi / 16) * np.where(frequency == 0, np.sqrt(0.5), 1.0)
     # The fixed-point network is scaled by 2 * sqrt(2) against the orthonormal transform, by 13 bits besides.
-    assert np.abs(forward_matrix() / 8192 - np.sqrt(2) * exact).max() < 2e-4
-    assert np.abs(inverse_matrix() / 8192 - np.sqrt(2) * exact.T).max() < 2e-4
+    forward = transform_matrix(CPU).numpy()
+    assert np.abs(forward / 8192 - np.sqrt(2) * exact).max() < 2e-4
+    assert np.abs(forward.T / 8192 - np.sqrt(2) * exact.T).max() < 2e-4
 
 
 @pytest.mark.parametrize("reach", [1, 2, 4])
@@ -174,7 +175,7 @@ def test_frost_uses_the_named_folder(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_generated_textures_have_the_photographs_statistics() -> None:
-    for pixels, statistics in zip(_generated(), _PHOTOGRAPHS, strict=True):
+    for pixels, statistics in zip(generated_textures(), PHOTOGRAPHS, strict=True):
         assert pixels.shape == (*statistics.shape, 3)
         assert pixels.mean((0, 1)) == pytest.approx(statistics.mean, abs=1.5)
         assert pixels.std((0, 1)) == pytest.approx(statistics.deviation, rel=0.1)

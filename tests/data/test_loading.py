@@ -90,6 +90,28 @@ def test_mixed_domains_come_from_their_own_sets(root: Path) -> None:
             assert torch.equal(image, ((pixels.float() / 255 - 0.5) / 0.25)[0])
 
 
+@pytest.mark.parametrize(("scenario", "batch_size"), [("mixed", 7), ("mild", 1), ("continual", 5)])
+def test_images_kept_on_the_device_are_the_same(root: Path, scenario: str, batch_size: int) -> None:
+    clean = folder(root)
+    sets = [clean, Corrupted(clean, "fog", 5, seed=1), Corrupted(clean, "contrast", 2)]
+    stream = build(scenario, clean.labels, domains=["clean", "fog", "contrast"], batch_size=batch_size, seed=3)
+    read = StreamLoader(sets, stream, protocol="custom:size=32,resize=34")
+    kept = StreamLoader(sets, stream, protocol="custom:size=32,resize=34", cache=True)
+    for _ in range(2):
+        for one, other in zip(read, kept, strict=True):
+            assert torch.equal(one.images, other.images)
+            assert torch.equal(one.labels, other.labels)
+            assert (one.reset, one.start) == (other.reset, other.start)
+            assert np.array_equal(one.indices, other.indices)
+            assert np.array_equal(one.domains, other.domains)
+    for path in root.rglob("*.png"):
+        path.unlink()
+    assert len(list(kept)) == stream.batch_count
+    pixels = next(kept.pixels()).images
+    assert pixels.dtype == torch.uint8
+    assert torch.equal(kept.protocol.normalise(pixels), next(iter(kept)).images)
+
+
 def test_corrupted_set_is_the_corruption_by_position(root: Path) -> None:
     clean = folder(root)
     noisy = Corrupted(clean, "shot_noise", 4, seed=2)
@@ -149,6 +171,8 @@ def test_wrong_requests(root: Path) -> None:
         Loader(images, protocol="native", decoder="gpu")
     with pytest.raises(DataError, match="on_error must be one of raise, skip"):
         Loader(images, protocol="native", on_error="ignore")
+    with pytest.raises(DataError, match="cache=True needs decoder='cpu' and on_error='raise', got 'cpu' and 'skip'"):
+        Loader(images, protocol="native", on_error="skip", cache=True)
     with pytest.raises(DataError, match="2 domains, but 1 image sets"):
         StreamLoader([images], build("mixed", images.labels, domains=["a", "b"]), protocol="native")
 
@@ -174,7 +198,7 @@ def test_jpegs_decoded_by_torchvision_find_their_places_among_the_others(tmp_pat
         (tmp_path / "a" / f"{i}.jpg").write_bytes(b"\xff\xd8\xff broken")
     images = folder(tmp_path)
     loader = Loader(images, batch_size=batch_size, protocol="glyphs", on_error="skip", workers=1)
-    loader._stream_loader.decoder = "gpu"  # refused by the constructor, which knows that there is no GPU
+    loader.decoder = "gpu"  # refused by the constructor, which knows that there is no GPU
     with pytest.warns(UserWarning, match="so the CPU does"):
         seen = torch.cat([x for x, _ in loader])
     assert [number_of(text.split()[0]) for text in loader.broken] == [6, 7]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import re
 import shutil
 import tarfile
 import zipfile
@@ -25,13 +26,8 @@ from wildtta.data import (
     corrupt,
     corruptions_in,
     folder,
-    imagenet,
-    imagenet_a,
     imagenet_c,
     imagenet_classes,
-    imagenet_r,
-    imagenet_sketch,
-    imagenet_v2,
     open_data,
     open_domains,
     require_classes,
@@ -195,18 +191,18 @@ def test_broken_image_names_its_file(animals: Path) -> None:
 
 
 def test_imagenet_val_with_all_classes_and_with_999(thousand: Path, tmp_path: Path) -> None:
-    images = imagenet(thousand)
+    images = open_data("imagenet", thousand)
     assert images.classes == list(imagenet_classes())
     assert images.labels.tolist() == list(range(1000))
     assert images.outputs is None
     assert images.note == "1 images per class instead of 50"
     (tmp_path / "val").symlink_to(thousand)
-    assert len(imagenet(tmp_path)) == 1000
+    assert len(open_data("imagenet", tmp_path)) == 1000
     hidden = thousand / "n02119789"
     hidden.rename(thousand.parent / "aside")
     try:
         with pytest.raises(DataError) as error:
-            imagenet(thousand)
+            open_data("imagenet", thousand)
     finally:
         (thousand.parent / "aside").rename(hidden)
     first_line = str(error.value).splitlines()[0]
@@ -218,22 +214,25 @@ def test_imagenet_val_that_is_flat_or_half_unpacked(thousand: Path, tmp_path: Pa
     for i in range(3):
         (tmp_path / f"ILSVRC2012_val_0000000{i}.JPEG").write_bytes(PIXEL)
     with pytest.raises(DataError, match="0 of 1000 class folders found") as error:
-        imagenet(tmp_path)
+        open_data("imagenet", tmp_path)
     assert "3 images outside of class folders" in str(error.value)
     assert "sort the loose images" in str(error.value)
     extra = thousand / "n01440764" / "second.JPEG"
     extra.write_bytes(PIXEL)
     try:
         with pytest.raises(DataError, match="999 of 1000 class folders with fewer images than the others"):
-            imagenet(thousand)
+            open_data("imagenet", thousand)
     finally:
         extra.unlink()
 
 
-@pytest.mark.parametrize(("reader", "letter"), [(imagenet_r, "r"), (imagenet_a, "a")])
-def test_subset_variants_know_their_place_among_the_outputs(
-    tmp_path: Path, reader: Callable[[Path], EncodedImages], letter: str
-) -> None:
+@pytest.mark.parametrize("letter", ["r", "a"])
+def test_subset_variants_know_their_place_among_the_outputs(tmp_path: Path, letter: str) -> None:
+    def reader(root: Path) -> EncodedImages:
+        images = open_data(f"imagenet-{letter}", root)
+        assert isinstance(images, EncodedImages)
+        return images
+
     wnids = list(imagenet_classes(letter))
     assert len(wnids) == 200
     write_classes(tmp_path / f"imagenet-{letter}", wnids)
@@ -259,14 +258,14 @@ def test_v2_is_numbered_not_sorted_as_text(tmp_path: Path) -> None:
         (root / str(number)).mkdir(parents=True)
         (root / str(number) / f"image{number}.jpeg").write_bytes(PIXEL)
     for path in (tmp_path, root):
-        images = imagenet_v2(path)
+        images = open_data("imagenet-v2", path)
         assert images.where(10).endswith("/10/image10.jpeg")
         assert images.labels.tolist() == list(range(1000))
         assert images.classes == list(imagenet_classes())
 
 
 def test_sketch_has_the_thousand_classes(thousand: Path) -> None:
-    images = imagenet_sketch(thousand)
+    images = open_data("imagenet-sketch", thousand)
     assert len(images.classes) == 1000
     assert images.outputs is None
     assert images.note == ""  # its classes differ in size, so no number is usual
@@ -365,10 +364,10 @@ def test_long_listings_say_how_far_they_are(
     folder(animals)
     assert capsys.readouterr().err == ""
     clock = iter(range(0, 1000, 2))  # every look at the clock is two seconds later
-    monkeypatch.setattr("wildtta.data.announcing.time.monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr("wildtta.progress.time.monotonic", lambda: float(next(clock)))
     folder(animals)
-    lines = capsys.readouterr().err.splitlines()
-    assert lines == [f"{animals}: listing class folders: 1 of 3, about 8 s left"]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"animals: listing class folders: 1 of 3(, about 8 s left)?", line.rpartition("/")[2])
 
 
 def test_imagenet_c_inside_a_zip(tmp_path: Path) -> None:
@@ -387,6 +386,21 @@ def test_glyphs_by_name_corrupted_on_the_fly() -> None:
     assert isinstance(foggy, Corrupted)
     assert torch.equal(foggy.images([4]), corrupt(clean.images([4]), "fog", 3, seed=5, index=[4]))
     assert np.array_equal(foggy.labels, clean.labels)
+
+
+def test_folder_of_stored_corruptions_is_recognised(animals: Path, tmp_path: Path) -> None:
+    root = tmp_path / "animals-c"
+    for place in ("fog/3", "fog/5", "clean"):
+        shutil.copytree(animals, root / place)
+    third, clean = open_domains("folder", root, [("fog", 3), "clean"])
+    assert "fog/3/" in third.where(0)
+    assert "clean/" in clean.where(0)
+    assert third.labels.tolist() == clean.labels.tolist() == [0, 0, 1, 2]
+    with pytest.raises(DataError, match=r"has no fog of severity 2; it has fog \(3/5\)"):
+        open_domains("folder", root, [("fog", 2)])
+    shutil.rmtree(root / "clean")
+    with pytest.raises(DataError, match=r"has no clean images; .* into .*clean/<class>/<image>"):
+        open_domains("folder", root, ["clean"])
 
 
 def test_data_by_name(animals: Path) -> None:

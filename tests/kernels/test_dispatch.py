@@ -337,13 +337,9 @@ def test_a_missing_triton_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def trajectory(method: str, *, faster: bool, graphs: bool, precision: str, steps: int = 8, **options: Any) -> Tensor:
     adapter = wildtta.adapt(SmallViT(64, 128, 2).cuda().eval(), method, precision=precision, **options)
     adapter._engine.fast.kernels = faster
-    cls = type(adapter.method)
-    before, cls.capturable = cls.capturable, graphs
-    try:
-        answers = [adapter(batch.cuda()).cpu() for batch in images_for(steps, 16, 64)]
-        assert bool(adapter._graphs and adapter._graphs._recordings) == graphs
-    finally:
-        cls.capturable = before
+    adapter.cuda_graphs = graphs
+    answers = [adapter(batch.cuda()).cpu() for batch in images_for(steps, 16, 64)]
+    assert adapter.replayed == graphs
     return torch.stack(answers)
 
 

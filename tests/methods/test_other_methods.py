@@ -29,7 +29,7 @@ from wildtta.network.stages import middle_stage, parameters_up_to, run_to
 from wildtta.network.statistics import NormStatistics
 from wildtta.randomness import next_generator, no_draws_yet
 from wildtta.step.optimizers import FlatOptimizer
-from wildtta.training.rotation import BranchPlan, rotation_accuracy, train_branch
+from wildtta.training.rotation import BranchPlan, train_branch
 
 OWN_STEP = ("bn-adapt", "cotta", "dda", "lame", "memo", "rotta", "ttt")
 # bn-adapt refuses a network without BatchNorm: test_matrix holds that.
@@ -356,6 +356,16 @@ def test_the_middle_of_a_network(kind: str, stage: str, later: int) -> None:
     used = torch.autograd.grad(features.sum(), list(network.parameters()), allow_unused=True)
     reached = [name for (name, _), grad in zip(network.named_parameters(), used, strict=True) if grad is not None]
     assert names == reached
+
+
+def rotation_accuracy(network: nn.Module, branch: nn.Module, stage: str, inputs: torch.Tensor) -> float:
+    """Percent of all four turns of the inputs that the branch names correctly."""
+    hits = 0
+    with torch.no_grad():
+        for turn in range(4):
+            turns = torch.full((len(inputs),), turn)
+            hits += int((branch(run_to(network, stage, rotate(inputs, turns))).argmax(1) == turns).sum())
+    return 100 * hits / (4 * len(inputs))
 
 
 def test_a_branch_learns_to_tell_turns_is_written_and_read(tmp_path: Path) -> None:

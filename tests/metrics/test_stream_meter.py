@@ -16,8 +16,9 @@ from wildtta.metrics import (
     Series,
     StreamMeter,
     adaptive_calibration_error,
+    collapsed,
     expected_calibration_error,
-    mean_and_deviation,
+    row_collapsed,
 )
 from wildtta.metrics.series import thin
 
@@ -111,8 +112,22 @@ def test_collapse_is_one_class_that_the_labels_do_not_explain() -> None:
     # The same predictions where the stream's end really is all threes.
     rightly = _record(everything_three, torch.full((1000,), 3), 64).summary(10, np.zeros(1000, int), ["clean"])
     assert not rightly["collapsed"]
+    assert (summary["top_class_true_share"], rightly["top_class_true_share"]) == (10, 100)
+    # A network that is not adapted may prefer a class, but it has not collapsed.
+    unadapted = _record(everything_three, labels, 64).summary(10, np.zeros(1000, int), ["clean"], adapts=False)
+    assert not unadapted["collapsed"]
     uniform = torch.nn.functional.one_hot(labels, 10).double()
     assert _record(uniform, labels, 64).summary(10, np.zeros(1000, int), ["clean"])["top_class_share"] == 10
+
+
+def test_collapse_begins_above_a_fifth_of_the_predictions() -> None:
+    assert not collapsed(0.2, 0.0, adapts=True)
+    assert collapsed(0.201, 0.1, adapts=True)
+    assert not collapsed(0.201, 0.101, adapts=True)
+    row = {"top_class_share": 24.4}
+    assert row_collapsed(row, adapts=True)
+    assert not row_collapsed(row, adapts=False)
+    assert not row_collapsed(row | {"top_class_true_share": 20.0}, adapts=True)
 
 
 def test_non_finite_logits_are_found() -> None:
@@ -120,11 +135,6 @@ def test_non_finite_logits_are_found() -> None:
     logits[37, 2] = math.nan
     assert _record(logits, torch.zeros(100, dtype=torch.int64), 16).first_non_finite == 37
     assert _record(torch.randn(9, 5), torch.zeros(9, dtype=torch.int64), 4).first_non_finite is None
-
-
-def test_mean_and_deviation_is_the_sample_deviation() -> None:
-    assert mean_and_deviation([1.0, 2.0, 4.0]) == (pytest.approx(7 / 3), pytest.approx(np.std([1, 2, 4], ddof=1)))
-    assert mean_and_deviation([5.0]) == (5.0, None)
 
 
 def test_series_keeps_every_batch_and_thins_by_means() -> None:

@@ -44,7 +44,7 @@ def test_every_table_claim_holds_in_the_printed_table(claim: Any, full: Setting)
             spot = View(experiment, full, rows).spot("ResNet50-GN", label, "mixed accuracy")
             for cell in spot.cells:
                 rows.setdefault(cell.key, empty_row(cell))["metrics"]["accuracy"] = value
-    outcome = decide(claim, experiment, full, rows)
+    outcome = decide(claim, View(experiment, full, rows))
     assert outcome.status == "holds", outcome.numbers
     assert re.search(r"\d", outcome.numbers), "a verdict must name the numbers that decide it"
     assert "ImageNet-C" in outcome.data
@@ -52,7 +52,7 @@ def test_every_table_claim_holds_in_the_printed_table(claim: Any, full: Setting)
 
 @pytest.mark.parametrize("claim", claims(), ids=lambda claim: claim.name)
 def test_nothing_run_is_not_run(claim: Any, full: Setting) -> None:
-    outcome = decide(claim, experiments()[claim.experiment], full, {})
+    outcome = decide(claim, View(experiments()[claim.experiment], full, {}))
     assert outcome.status == "not run"
     assert outcome.mark == "not run"
     assert outcome.numbers
@@ -92,7 +92,7 @@ SYMMETRIC = {
 )
 def test_every_table_claim_can_fail(claim: Any, full: Setting) -> None:
     experiment = experiments()[claim.experiment]
-    outcome = decide(claim, experiment, full, spoil(printed_journal(experiment, full)))
+    outcome = decide(claim, View(experiment, full, spoil(printed_journal(experiment, full))))
     assert outcome.status == "fails", outcome.numbers
 
 
@@ -116,7 +116,7 @@ def test_one_wrong_number_breaks_a_claim_of_flatness(
     spot = View(experiment, full, rows).spot(*row, column)
     for cell in spot.cells:
         put(rows[cell.key], spot.metric, value)
-    assert decide(claim, experiment, full, rows).status == "fails"
+    assert decide(claim, View(experiment, full, rows)).status == "fails"
 
 
 def test_equal_spread_is_not_steadier(full: Setting) -> None:
@@ -126,9 +126,9 @@ def test_equal_spread_is_not_steadier(full: Setting) -> None:
         if row["cell"]["method"] == "sar2":
             row["metrics"]["accuracy"] += row["cell"]["seed"]  # a deviation of 1.0 where SAR has 0.2
     claim = next(claim for claim in claims() if claim.name == "table-3/C3")
-    assert decide(claim, experiment, full, rows).status == "fails"
+    assert decide(claim, View(experiment, full, rows)).status == "fails"
     one_seed = papers_setting(seeds=1)
-    outcome = decide(claim, experiment, one_seed, printed_journal(experiment, one_seed))
+    outcome = decide(claim, View(experiment, one_seed, printed_journal(experiment, one_seed)))
     assert outcome.status == "not run", "one run has no deviation"
     assert "3 seeds" in outcome.numbers
 
@@ -143,10 +143,10 @@ def test_magnitudes_are_not_asked_of_other_data() -> None:
             row["metrics"]["accuracy"] = {"deyo": 40.0, "sar2": 41.0}.get(cell.method, 10.0)
     by_name = {claim.name: claim for claim in claims()}
     # 1.0 instead of 7.8 points over DeYO: on glyphs the ordering is what can be claimed.
-    assert decide(by_name["table-1/C4"], experiment, glyphs, rows).status == "holds"
+    assert decide(by_name["table-1/C4"], View(experiment, glyphs, rows)).status == "holds"
     # There is no batch-norm network among the glyphs.
-    assert decide(by_name["table-1/C2"], experiment, glyphs, rows).status == "not run"
-    assert decide(by_name["table-4/C2"], experiments()["table-4"], glyphs, {}).status == "not run"
+    assert decide(by_name["table-1/C2"], View(experiment, glyphs, rows)).status == "not run"
+    assert decide(by_name["table-4/C2"], View(experiments()["table-4"], glyphs, {})).status == "not run"
 
 
 @pytest.mark.parametrize("scale", ["tiny", "quick"])
@@ -168,6 +168,22 @@ def test_no_stream_is_too_short_to_be_judged_or_refused(scale: str, value: float
                     "tsne": {"points": [[0, 0], [1, 1]], "labels": [0, 1]},
                     "surface": {"axis": [-1, 1], "entropy": [[1, 1], [1, 1]]},
                 }
-        outcome = decide(claim, experiment, small, rows)
-        assert outcome.status in ("holds", "fails", "not run")
+        outcome = decide(claim, View(experiment, small, rows))
+        assert outcome.status in ("holds", "fails", "too short to tell", "not run")
         assert outcome.numbers
+
+
+def test_a_verdict_over_few_images_is_none(full: Setting) -> None:
+    experiment = experiments()["table-1"]
+    rows = printed_journal(experiment, full)
+    for row in rows.values():
+        row["metrics"]["samples"] = 64
+    claim = experiment.claims[2]
+    outcome = decide(claim, View(experiment, full, rows))
+    assert outcome.status == "too short to tell", "each corruption's number rests on one batch"
+    assert "64 images" in outcome.numbers
+    average = decide(experiment.claims[3], View(experiment, full, rows))
+    assert average.status == "holds", "a mean over 15 corruptions rests on all of their images"
+    for row in rows.values():
+        row["metrics"]["samples"] = 50_000
+    assert decide(claim, View(experiment, full, rows)).status == "holds"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from pathlib import Path
@@ -11,9 +12,8 @@ from typer.testing import CliRunner
 
 from printed_journal import papers_setting
 from wildtta.bench import read
-from wildtta.paper import Setting, View, experiments, printed, select, setting, unique
-from wildtta.paper.cost import Pace, estimate, images_in, measured_rates
-from wildtta.paper.experiment import Spot
+from wildtta.paper import Network, Setting, Spot, View, claims, experiments, printed, select, setting, unique
+from wildtta.paper.estimate import Pace, estimate, images_in, measured_rates, passes
 
 
 def names() -> list[str]:
@@ -49,6 +49,13 @@ def test_all_41_are_there_in_the_papers_order() -> None:
     assert [e.name for e in select(["figure-e", "table-1"])] == ["figure-e", "table-1"]
     with pytest.raises(ValueError, match=r"unknown experiment 'table-z'.*table-a … table-r"):
         select(["table-z"])
+
+
+def test_claims_are_numbered_within_their_experiment() -> None:
+    assert len(claims()) == 108
+    for experiment in experiments().values():
+        names = [claim.name for claim in experiment.claims]
+        assert names == [f"{experiment.name}/C{n}" for n in range(1, len(names) + 1)]
 
 
 def test_list_names_all_41_with_needs_and_cost(tmp_path: Path) -> None:
@@ -116,6 +123,32 @@ def test_what_a_setting_lacks_is_said() -> None:
     assert "'tent' is not available" in spots["ResNet50-GN", "Tent"].missing
 
 
+def test_a_setting_survives_a_journal() -> None:
+    """What ``asked_by`` keeps of a setting plans the same cells again."""
+    own = {"ResNet50-GN": Network(model="my.module:build", weights="gn.safetensors")}
+    for where in (
+        setting("glyphs", scale="tiny"),
+        papers_setting(seeds=2),
+        papers_setting(limit=640, random_weights=True),
+        setting("folder", networks=own, methods=["none", "sar"], protocol="timm"),
+    ):
+        again = Setting.from_json(json.loads(json.dumps(where.to_json())))
+        assert again == where
+        assert again.same_as_paper == where.same_as_paper
+        for name in ("table-1", "figure-d"):
+            keys = [cell.key for cell in experiments()[name].cells(where)]
+            assert [cell.key for cell in experiments()[name].cells(again)] == keys
+
+
+def test_passes_come_from_the_method() -> None:
+    assert passes("none") == (1, 0)
+    assert passes("memo") == (65, 64)
+    forward, backward = passes("sar")
+    assert 1 < forward < 2, "the selected samples pass twice"
+    assert backward == pytest.approx(2 * (forward - 1))
+    assert passes("not-a-method") == (2, 1)
+
+
 def test_estimate_adds_up_passes() -> None:
     cells = [cell for cell in experiments()["table-2"].cells(papers_setting(seeds=1)) if cell.scenario == "mild"]
     chosen = [cell for cell in cells if cell.method in ("tent", "sar2", "memo")]
@@ -175,7 +208,7 @@ def test_a_second_run_finds_everything(tiny_run: tuple[Path, Path], tmp_path: Pa
 
 
 def test_the_report_command_knows_the_experiments_again(tiny_run: tuple[Path, Path], tmp_path: Path) -> None:
-    """A journal names cells only; the report must find out what they belong to."""
+    """A row says which experiments asked for it, and in which setting."""
     code, output = run("report", str(tiny_run[0]), "--out", str(tmp_path / "report"))
     assert code == 0, output
     text = (tmp_path / "report" / "report.md").read_text()
@@ -184,6 +217,7 @@ def test_the_report_command_knows_the_experiments_again(tiny_run: tuple[Path, Pa
     assert "glyphs, not ImageNet-C, tiny" in text
     assert "other data and are not compared" in text
     assert "Overview" not in text, "every row belongs to an experiment"
+    assert "Figure 4." not in text, "nobody asked for it, though some of its runs are there"
 
 
 def test_cells_follow_the_spots(full: Setting) -> None:

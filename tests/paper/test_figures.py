@@ -11,8 +11,8 @@ import pytest
 
 from printed_journal import empty_row, papers_setting
 from wildtta.bench import Cell, Row
-from wildtta.paper import claims, decide, experiments
-from wildtta.paper.claims_picture import area_inside, separability
+from wildtta.paper import View, claims, decide, experiments
+from wildtta.paper.pictures import area_inside, separability
 
 STEPS = 200
 WHERE = papers_setting()
@@ -150,14 +150,14 @@ def contrary(rows: dict[str, Row]) -> dict[str, Row]:
 
 @pytest.mark.parametrize("claim", FIGURE_CLAIMS, ids=lambda claim: claim.name)
 def test_the_papers_story_confirms(claim: Any) -> None:
-    outcome = decide(claim, experiments()[claim.experiment], WHERE, story(claim.experiment))
+    outcome = decide(claim, View(experiments()[claim.experiment], WHERE, story(claim.experiment)))
     assert outcome.status == "holds", outcome.numbers
 
 
 @pytest.mark.parametrize("claim", FIGURE_CLAIMS, ids=lambda claim: claim.name)
 def test_the_contrary_refutes(claim: Any) -> None:
     rows = contrary(story(claim.experiment))
-    outcome = decide(claim, experiments()[claim.experiment], WHERE, rows)
+    outcome = decide(claim, View(experiments()[claim.experiment], WHERE, rows))
     assert outcome.status == "fails", outcome.numbers
 
 

@@ -19,7 +19,7 @@ def miniature(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """1000 wnids with one image each, gaussian_noise at level 5."""
     from PIL import Image
 
-    from wildtta.data.imagenet_classes import imagenet_classes
+    from wildtta.data import imagenet_classes
 
     root = tmp_path_factory.mktemp("imagenet-c")
     generator = np.random.default_rng(0)

@@ -16,7 +16,7 @@ import pytest
 
 from printed_journal import empty_row, papers_setting, printed_journal
 from wildtta.bench import Row
-from wildtta.paper import experiments, setting
+from wildtta.paper import experiments, sections, setting
 from wildtta.report import write
 
 FLAGS = (
@@ -41,8 +41,18 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("figure-1", "figure-2", "figure-8", "figure-9", "figure-d", "figure-a"):
         for spot in experiments()[name].plan(small):
             for place, cell in enumerate(spot.cells):
-                rows.append(filled(empty_row(cell), 20.0 + place))
-    return write(rows, tmp_path_factory.mktemp("page"), title="A page").html
+                rows.append(filled(empty_row(cell, experiments()[name], small), 20.0 + place))
+    rows = list(united(rows).values())
+    return write(rows, tmp_path_factory.mktemp("page"), title="A page", sections=sections(rows)).html
+
+
+def united(rows: list[Row]) -> dict[str, Row]:
+    """One row per key, asked for by all who asked for it."""
+    found: dict[str, Row] = {}
+    for row in rows:
+        before = found.setdefault(row["key"], row)
+        before["asked_by"] += [asker for asker in row["asked_by"] if asker not in before["asked_by"]]
+    return found
 
 
 def filled(row: Row, value: float) -> Row:

@@ -16,17 +16,14 @@ import pytest
 
 from printed_journal import empty_row, papers_setting, printed_journal
 from wildtta.bench import Cell, Row
-from wildtta.paper import experiments
+from wildtta.paper import experiments, sections, setting
 from wildtta.report import write
-from wildtta.report.axes import linear_axis, log_axis, nice_ticks
 from wildtta.report.chart import BarChart, Line, LineChart, PictureChart, ScatterChart, SurfaceChart
 from wildtta.report.command import command_for, configuration
-from wildtta.report.document import gather
-from wildtta.report.from_paper import settings_in
+from wildtta.report.document import Document, gather
+from wildtta.report.drawing import draw, standalone
 from wildtta.report.latex import escape, table_latex
 from wildtta.report.markdown import table_markdown
-from wildtta.report.plots import draw
-from wildtta.report.svg import png_uri, standalone
 from wildtta.report.table import Column, Number, Table, TableRow, with_best
 
 
@@ -34,6 +31,10 @@ from wildtta.report.table import Column, Number, Table, TableRow, with_best
 def paper_rows() -> list[Row]:
     """Table 4 with the paper's own numbers: 3 seeds each."""
     return list(printed_journal(experiments()["table-4"], papers_setting()).values())
+
+
+def of_paper(rows: list[Row]) -> Document:
+    return gather(rows, title="t", sections=sections(rows))
 
 
 def grid_rows(*, seeds: int = 2) -> list[Row]:
@@ -46,7 +47,7 @@ def grid_rows(*, seeds: int = 2) -> list[Row]:
             row = empty_row(cell)
             row["metrics"] = {
                 "accuracy": value + 2 * seed, "top5": 60.0, "ece": 5.0, "nll": 2.0, "samples": 100,
-                "collapsed": method == "none" and corruption == "fog", "top_class_share": 12.0,
+                "collapsed": corruption == "fog", "top_class_share": 90.0 if corruption == "fog" else 12.0,
                 "running": [[50, value - 5], [100, value]],
             }  # fmt: skip
             row["cost"] = {"forwards": 200, "backwards": 100, "ms_per_batch": 7.0, "peak_mb": 300.0}
@@ -65,7 +66,7 @@ def cells_of(line: str) -> list[str]:
 
 
 def test_markdown_shows_the_papers_numbers_and_the_difference(paper_rows: list[Row]) -> None:
-    document = gather(paper_rows, title="t")
+    document = of_paper(paper_rows)
     table = next(table for table in document.tables if table.name == "table-4")
     text = table_markdown(table)
     line = next(line for line in text.splitlines() if line.startswith("| SAR² |"))
@@ -80,15 +81,13 @@ def test_markdown_shows_the_papers_numbers_and_the_difference(paper_rows: list[R
 
 
 def test_other_data_are_never_compared() -> None:
-    from wildtta.paper import setting
-
     where = setting("glyphs", scale="quick")
     rows = []
     for cell in experiments()["table-4"].cells(where):
-        row = empty_row(cell)
+        row = empty_row(cell, experiments()["table-4"], where)
         row["metrics"] = {"accuracy": 12.3}
         rows.append(row)
-    document = gather(rows, title="t")
+    document = of_paper(rows)
     table = next(table for table in document.tables if table.name == "table-4")
     assert not table.comparable
     assert all(number.difference is None for row in table.rows for number in row.numbers)
@@ -98,7 +97,7 @@ def test_other_data_are_never_compared() -> None:
 
 def test_a_grid_becomes_pivot_tables(tmp_path: Path) -> None:
     document = gather(grid_rows(), title="grid")
-    assert not document.parts
+    assert not document.sections
     overview, _, _, mild, mixed, quality = document.tables
     assert [column.label for column in overview.columns] == ["mild, level 5", "mixed, level 5"]
     by_method = {row.labels[1]: row for row in mild.rows}
@@ -108,8 +107,9 @@ def test_a_grid_becomes_pivot_tables(tmp_path: Path) -> None:
     assert fog.std == pytest.approx(2**0.5)
     assert (fog.seeds, len(average.keys)) == (2, 4)
     assert fog.best
-    assert by_method["NoAdapt"].numbers[1].collapsed
-    assert not by_method["NoAdapt"].numbers[2].collapsed, "a mean over corruptions is not a run that collapsed"
+    assert fog.collapsed
+    assert not average.collapsed, "a mean over corruptions is not a run that collapsed"
+    assert not by_method["NoAdapt"].numbers[1].collapsed, "a network that is left alone cannot collapse"
     assert [number.mean for number in mixed.rows[0].numbers] == [36.0, 30.0, 33.0]
     assert {c.label: n.mean for c, n in zip(quality.columns, quality.rows[0].numbers, strict=True)}[
         "forwards / image"
@@ -123,13 +123,13 @@ def test_a_grid_becomes_pivot_tables(tmp_path: Path) -> None:
 
 def test_partial_journals_give_partial_reports(paper_rows: list[Row]) -> None:
     some = [row for row in paper_rows if row["cell"]["method"] in ("sar", "tent") and row["cell"]["seed"] == 0]
-    document = gather(some, title="t")
+    document = of_paper(some)
     table = next(table for table in document.tables if table.name == "table-4")
     rows = {row.labels[0]: row for row in table.rows}
     assert rows["SAR"].numbers[0].seeds == 1
     assert rows["SAR"].numbers[0].std is None
     assert rows["SAR²"].numbers[0].mean is None
-    status = {outcome.claim.name: outcome.status for outcome in document.outcomes}
+    status = {outcome.name: outcome.status for outcome in document.outcomes}
     assert status["table-4/C1"] == "not run"
     assert status["table-4/C2"] == "holds"
     assert status["table-1/C1"] == "not run"
@@ -137,18 +137,57 @@ def test_partial_journals_give_partial_reports(paper_rows: list[Row]) -> None:
 
 def test_settings_are_found_again() -> None:
     where = papers_setting()
-    rows = list(printed_journal(experiments()["table-e"], where).values())
-    (found,) = settings_in(rows)
-    assert (found.where, found.scale.name, found.seeds, found.protocol) == ("imagenet-c", "full", 3, "paper")
-    assert found.same_as_paper
+    full = printed_journal(experiments()["table-e"], where)
+    (found,) = sections(list(full.values()))
+    assert found.label == where.label
+    assert found.keys == set(full)
+    assert [(table.name, table.comparable) for table in found.tables] == [("table-e", True)]
     random = papers_setting(random_weights=True, seeds=1)
     rows = list(printed_journal(experiments()["table-4"], random).values())
-    (found,) = settings_in(rows)
-    assert not found.same_as_paper, "random weights are not the paper's"
+    (table,) = of_paper(rows).tables
+    assert not table.comparable, "random weights are not the paper's"
     cut = papers_setting(limit=640, seeds=1)
-    (found,) = settings_in(list(printed_journal(experiments()["table-4"], cut).values()))
-    assert found.scale.limit == 640
-    assert not found.same_as_paper, "short streams are not the paper's"
+    short = list(printed_journal(experiments()["table-4"], cut).values())
+    (table,) = of_paper(short).tables
+    assert "--limit 640" in table.command
+    assert not table.comparable, "short streams are not the paper's"
+    both = of_paper([*rows, *short])
+    assert sorted(table.name for table in both.tables) == ["table-4", "table-4-2"], "names are anchors"
+
+
+def test_later_seeds_join_the_earlier() -> None:
+    """Asked for one seed, then for three: one table of three."""
+    first, then = papers_setting(seeds=1), papers_setting(seeds=3)
+    rows = {**printed_journal(experiments()["table-4"], then), **printed_journal(experiments()["table-4"], first)}
+    (table,) = of_paper(list(rows.values())).tables
+    assert {number.seeds for row in table.rows for number in row.numbers} == {3}
+
+
+def test_claims_stand_with_their_table(paper_rows: list[Row], tmp_path: Path) -> None:
+    document = of_paper(paper_rows)
+    (table,) = document.tables
+    assert [claim.name for claim in table.claims] == [f"table-4/C{n}" for n in range(1, 5)]
+    assert {claim.status for claim in table.claims} == {"holds"}
+    assert len(document.outcomes) == 108
+    text = table_markdown(table)
+    for claim in table.claims:
+        assert f"| {claim.name} | ✓ |" in text
+    page = write(paper_rows, tmp_path, sections=sections(paper_rows)).html.read_text()
+    article = page[page.index('<article id="table-4"') : page.index("</article>")]
+    assert article.count('data-status="holds"') == 4
+
+
+def test_markdown_has_the_papers_numbers_of_other_data() -> None:
+    where = setting("glyphs")
+    rows = []
+    for cell in experiments()["table-4"].cells(where):
+        row = empty_row(cell, experiments()["table-4"], where)
+        row["metrics"] = {"accuracy": 12.3}
+        rows.append(row)
+    (table,) = of_paper(rows).tables
+    line = next(line for line in table_markdown(table).splitlines() if line.startswith("| SAR² |"))
+    assert "[43.3 ± 0.1]" in line
+    assert "not compared" in table_markdown(table)
 
 
 def simple_table(**changes: Any) -> Table:
@@ -237,17 +276,6 @@ def test_command_repeats_the_cell() -> None:
     assert "batch_size" not in configuration(cell), "defaults are left out"
 
 
-def test_ticks_are_round_and_cover() -> None:
-    assert nice_ticks(0, 47.3) == [0, 10, 20, 30, 40, 50]
-    assert nice_ticks(0.012, 0.019)[0] <= 0.012
-    assert nice_ticks(5, 5)[0] < 5 < nice_ticks(5, 5)[-1]
-    axis = linear_axis([3, 97], 100, 0)
-    assert axis.place(axis.low) == 100
-    assert axis.place(axis.high) == 0
-    powers = log_axis([1, 2, 4, 64], 0, 60)
-    assert [round(powers.place(v)) for v in (1, 2, 4, 64)] == [0, 10, 20, 60]
-
-
 CURVE = Line(label="a<b", x=[1, 2, 4], y=[1, 3, 2], std=[0, 0.5, 0])
 BOWL = [[2, 1, 2], [1, 0, 1], [2, 1, 2]]
 CHARTS = [
@@ -274,30 +302,57 @@ def test_drawings_are_wellformed_and_have_no_fixed_ink(chart: Any) -> None:
     inside = [element for element in root.iter() if element.tag.endswith(("path", "rect", "circle", "image"))]
     assert inside
     drawn = text.split("</style>")[1]
-    assert not re.search(r'(stroke|fill)="#', drawn), "colours must follow the theme"
-    width, height = map(float, root.attrib["viewBox"].split()[2:])
-    for element in inside:
-        for name, most in (("x", width), ("y", height), ("cx", width), ("cy", height)):
-            if name in element.attrib:
-                assert -0.5 <= float(element.attrib[name]) <= most + 0.5, "drawn outside of the picture"
+    assert not re.search(r"(stroke|fill|color)[^;]{0,3}(#|rgb|black|white)", drawn), "colours must follow the theme"
     assert root.attrib["role"] == "img"
     assert root.attrib["aria-label"] == chart.title
+    assert text == standalone(draw(chart)), "the same chart, the same bytes"
+    assert len(set(ids := re.findall(r'id="([^"]+)"', text))) == len(ids)
 
 
-def test_png_is_a_png() -> None:
+def texts(chart: Any) -> list[str]:
+    """What a drawing says, as text that scales and can be searched."""
+    root = ET.fromstring(standalone(draw(chart)))
+    return ["".join(element.itertext()) for element in root.iter() if element.tag.endswith("text")]
+
+
+def test_drawings_say_what_they_show() -> None:
+    lines, bars, dots, surface, pictures = (texts(chart) for chart in CHARTS)
+    assert {"lines & more", "x", "y", "a<b", "1", "2", "4"} <= set(lines), "a tick at every value of a logarithmic axis"
+    assert {"bars", "s", "t", "2.0", "3.0", "–"} <= set(bars)
+    assert {"dots", "E₀", "h"} <= set(dots)
+    assert {"surface", "entropy"} <= set(surface)
+    assert {"pictures", "fog", "3 %"} <= set(pictures)
+    many = [Line(label=f"method {i}", x=[0, 40_000], y=[0, i]) for i in range(12)]
+    words = texts(LineChart(title="a title that is far too long for a single line of the drawing", lines=many))
+    assert "40k" in words
+    assert {line.label for line in many} <= set(words)
+    assert not any("too long for a single line of the drawing" in word for word in words), "it is folded"
+
+
+def test_bars_tell_their_value_to_the_mouse() -> None:
+    assert "<title>t, two words: 3.0</title>" in draw(CHARTS[1])
+
+
+def test_pictures_are_kept_as_they_are() -> None:
     import base64
 
     from PIL import Image
 
     picture = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
-    data = base64.b64decode(png_uri(picture).split(",")[1])
-    assert np.array_equal(np.asarray(Image.open(io.BytesIO(data))), picture)
-    with pytest.raises(ValueError, match="uint8"):
-        png_uri(np.zeros((2, 2)))
+    drawn = draw(PictureChart(title="p", pictures=[picture], captions=["c"]))
+    data = base64.b64decode(re.search(r"data:image/png;base64,([^\"]+)", drawn)[1])  # type: ignore[index]
+    assert np.array_equal(np.asarray(Image.open(io.BytesIO(data)).convert("RGB")), picture)
+
+
+def test_nothing_in_reports_knows_the_paper() -> None:
+    import wildtta.report
+
+    for path in Path(wildtta.report.__file__).parent.rglob("*.py"):
+        assert not re.search(r"^\s*(from|import) wildtta\.paper", path.read_text(), flags=re.MULTILINE), path
 
 
 def test_the_page_is_one_file_without_addresses(tmp_path: Path, paper_rows: list[Row]) -> None:
-    page = write(paper_rows, tmp_path, title="Title <script>").html.read_text()
+    page = write(paper_rows, tmp_path, title="Title <script>", sections=sections(paper_rows)).html.read_text()
     assert "Title &lt;script&gt;" in page
     outside = [found for found in re.findall(r'(?:src|href)="([^"#]+)"', page) if not found.startswith("data:")]
     assert outside == []

@@ -14,7 +14,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from wildtta.bench.errors import BenchError
+from wildtta.bench.errors import BenchError, refuse_unknown
 from wildtta.bench.plain import each_value, infinite, integral, plain
 from wildtta.streams import SCENARIOS
 
@@ -97,16 +97,13 @@ class Cell:
                 raise BenchError(f"{number} must be a whole number of at least {least}, got {value!r}")
         if self.limit is not None and (not isinstance(self.limit, int) or self.limit < 1):
             raise BenchError(f"limit must be a number of images or absent, got {self.limit!r}")
-        if self.scenario not in SCENARIOS:
-            raise BenchError(f"unknown scenario {self.scenario!r}; there are {', '.join(SCENARIOS)}")
+        refuse_unknown([self.scenario], SCENARIOS, "unknown scenario {}")
         for names in ("corruptions", "measure"):
             value = getattr(self, names)
             if isinstance(value, str) or not all(isinstance(name, str) for name in value):
                 raise BenchError(f"{names} must be a list of names, got {value!r}")
             object.__setattr__(self, names, tuple(value))
-        unknown = [name for name in self.measure if name not in MEASURES]
-        if unknown:
-            raise BenchError(f"unknown measure {unknown[0]!r}; there are {', '.join(MEASURES)}")
+        refuse_unknown(self.measure, MEASURES, "unknown measure {}")
         if self.scenario not in MULTI_DOMAIN and len(self.corruptions) > 1:
             raise BenchError(
                 f"scenario {self.scenario!r} takes one corruption per cell, got {len(self.corruptions)}; "
@@ -169,12 +166,16 @@ class Cell:
         """The model's title in tables."""
         return self.model_name or self.model
 
+    @property
+    def shift(self) -> str:
+        """``fog 5``, ``15 corruptions 5`` or ``clean``."""
+        few = ", ".join(self.corruptions) if len(self.corruptions) < 3 else f"{len(self.corruptions)} corruptions"
+        return f"{few} {self.severity}" if self.corruptions else "clean"
+
     def describe(self) -> str:
         """One line for people (:func:`told_apart` where several cells are shown)."""
-        several = len(self.corruptions) > 1
-        shift = f"{len(self.corruptions)} corruptions" if several else "".join(self.corruptions)
-        world = f"{shift} {self.severity}" if self.corruptions else "clean"
-        return f"{self.model_title} {self.title} {self.scenario} {world} batch {self.batch_size} seed {self.seed}"
+        where = f"{self.model_title} {self.title} {self.scenario} {self.shift}"
+        return f"{where} batch {self.batch_size} seed {self.seed}"
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for ``json.dumps``; :meth:`from_json` is the inverse."""
@@ -183,10 +184,7 @@ class Cell:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Cell:
         """A cell from :meth:`to_json`'s values; an unknown field is an error."""
-        known = {entry.name for entry in fields(cls)}
-        unknown = sorted(set(values) - known)
-        if unknown:
-            raise BenchError(f"unknown field {unknown[0]!r} in a cell; there are {', '.join(sorted(known))}")
+        refuse_unknown(values, sorted(entry.name for entry in fields(cls)), "unknown field {} in a cell")
         if "model" not in values:
             raise BenchError("a cell needs a model")
         return cls(**values)

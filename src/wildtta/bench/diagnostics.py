@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from wildtta.bench.cell import Cell
 from wildtta.bench.datasets import Images
-from wildtta.bench.errors import BenchError
+from wildtta.bench.errors import refuse_unknown
 from wildtta.metrics import (
     FeatureStatistics,
     StreamRecord,
@@ -53,19 +53,10 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 
 def diagnostic_options(cell: Cell) -> dict[str, dict[str, Any]]:
     """Per measure that the cell asks for its options with defaults filled in; unknown ones are an error."""
-    chosen: dict[str, dict[str, Any]] = {}
-    foreign = sorted(set(cell.measure_options) - set(cell.measure))
-    if foreign:
-        raise BenchError(f"measure_options has {foreign[0]!r}, which is not in measure {list(cell.measure)}")
-    for name in cell.measure:
-        given = cell.measure_options.get(name, {})
-        unknown = sorted(set(given) - set(_DEFAULTS[name]))
-        if unknown:
-            raise BenchError(
-                f"the measure {name!r} has no option {unknown[0]!r}; it takes {', '.join(_DEFAULTS[name]) or 'none'}"
-            )
-        chosen[name] = {**_DEFAULTS[name], **given}
-    return chosen
+    refuse_unknown(cell.measure_options, cell.measure, "measure_options has {}, which is not in measure")
+    for name, given in cell.measure_options.items():
+        refuse_unknown(given, _DEFAULTS[name], f"the measure {name!r} has no option {{}}")
+    return {name: {**_DEFAULTS[name], **cell.measure_options.get(name, {})} for name in cell.measure}
 
 
 class Diagnostics:

@@ -50,7 +50,7 @@ from pathlib import Path
 from typing import Any
 
 from wildtta.bench.cell import MULTI_DOMAIN, Cell
-from wildtta.bench.errors import BenchError
+from wildtta.bench.errors import BenchError, refuse_unknown
 from wildtta.bench.plain import each_value
 
 _FIELDS = frozenset(entry.name for entry in fields(Cell))
@@ -242,7 +242,5 @@ def _table(value: Any, where: str) -> Table:
 
 
 def _only(values: Any, known: frozenset[str] | set[str], where: str) -> Table:
-    unknown = sorted(set(_table(values, where)) - set(known))
-    if unknown:
-        raise BenchError(f"{where} has an unknown entry {unknown[0]!r}; there are {', '.join(sorted(known))}")
+    refuse_unknown(_table(values, where), sorted(known), f"{where} has an unknown entry {{}}")
     return dict(values)

@@ -153,7 +153,7 @@ def merge(
 
 
 def write(rows: Iterable[Row], destination: str | os.PathLike[str]) -> None:
-    """Write a whole journal (``.jsonl`` or ``.jsonl.gz``), replacing an older one; completely or not at all."""
+    """Write a whole journal (``.jsonl`` or ``.jsonl.gz``) in place of an older one, or leave that as it is."""
     target = Path(destination)
     content = b"".join(map(encode, rows))
     partial = target.with_name(target.name + ".partial")

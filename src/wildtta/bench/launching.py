@@ -13,7 +13,7 @@ import torch
 from wildtta.bench.cell import Cell
 from wildtta.bench.datasets import check_data
 from wildtta.bench.diagnostics import diagnostic_options
-from wildtta.bench.errors import BenchError
+from wildtta.bench.errors import BenchError, refuse_unknown
 from wildtta.bench.journal import Askers, Journal, Row
 from wildtta.bench.models import check_model
 from wildtta.bench.running import Conditions
@@ -143,8 +143,7 @@ def check_cells(cells: Iterable[Cell], root: str | None) -> None:
         stream_options(cell)
         diagnostic_options(cell)
         check_data(cell, root)
-        if cell.data_options.get("split", "all") not in SPLITS:
-            raise BenchError(f"unknown split {cell.data_options['split']!r}; there are {', '.join(SPLITS)}")
+        refuse_unknown([cell.data_options.get("split", "all")], SPLITS, "unknown split {}")
         if cell.scenario == "single" and cell.batch_size != 1:
             raise BenchError(f"scenario 'single' means batches of one image, got batch_size {cell.batch_size}")
         if (cell.model, cell.weights) not in models:
@@ -176,9 +175,7 @@ def devices_named(device: str) -> list[str]:
         return gpus
     chosen = [name.strip() for name in device.split(",") if name.strip()]
     known = {"cpu", *gpus, *(["mps"] if torch.backends.mps.is_available() else [])}
-    wrong = [name for name in chosen if name not in known]
-    if wrong or not chosen:
-        raise BenchError(f"no device {wrong[0] if wrong else device!r} here; there are {', '.join(sorted(known))}")
+    refuse_unknown(chosen or [device], sorted(known), "no device {} here")
     return chosen
 
 

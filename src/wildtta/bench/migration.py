@@ -31,7 +31,7 @@ Options = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Today:
-    """A method of this version: its options with their defaults, what an option needs to have an effect, its rates."""
+    """A method of this version: its options with their defaults, and what each needs to have an effect."""
 
     title: str
     options: Mapping[str, Any]
@@ -111,7 +111,7 @@ def warmup_0_1(classes: int | None) -> int:
 
 
 def deviating(today: Today, method: str, options: Options) -> Options:
-    """What of a translated setting differs from today's defaults; LookupError where today's method cannot do it."""
+    """What differs from today's defaults; LookupError where today's method cannot do it."""
     old = SAME_AS.get(method, method)
     neutral = translated(old, methods_0_1()[old]["options"], 200)[1]
     for name, value in options.items():

@@ -28,7 +28,7 @@ import torch
 from torch import nn
 
 from wildtta.bench.cell import Cell
-from wildtta.bench.errors import BenchError, first_line
+from wildtta.bench.errors import BenchError, first_line, refuse_unknown
 
 PINNED: dict[str, str] = {
     "resnet50_gn": "resnet50_gn.a1h_in1k",
@@ -82,8 +82,7 @@ def _maker(model: str) -> Maker:
 def _glyphs(name: str) -> Maker:
     from wildtta import glyphs
 
-    if name not in glyphs.NETWORKS:
-        raise BenchError(f"unknown model 'glyphs:{name}'; there are {', '.join(glyphs.NETWORKS)}")
+    refuse_unknown([name], glyphs.NETWORKS, "glyphs has no network {}")
     return lambda options, weights: _loaded(glyphs.network(name, **options), weights)
 
 

@@ -191,7 +191,7 @@ def _measured(
     in_force = {name: value for name, value in model.resolved.items() if name != "lr"}
     return {
         "resolved": plain({**cell.config.identity(), **in_force, "learning_rate": model.learning_rate}, "resolved"),
-        "metrics": record.summary(images.classes, *_by_corruption(stream)),
+        "metrics": record.summary(images.classes, *_by_corruption(stream), adapts=cell.method != "none"),
         "series": thin({name.removeprefix("used_"): column for name, column in series.read().items()}),
         "cost": {
             **{name: int(getattr(model.cost, name)) for name in _TOTALS},

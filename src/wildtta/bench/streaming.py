@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wildtta.bench.cell import MULTI_DOMAIN, Cell
-from wildtta.bench.errors import BenchError
+from wildtta.bench.errors import BenchError, refuse_unknown
 from wildtta.bench.plain import each_value, infinite
 from wildtta.streams import Domain, Stream, build, scenario_options
 
@@ -23,8 +23,7 @@ def split_positions(labels: npt.NDArray[np.int64], split: str) -> npt.NDArray[np
     ``first-half`` and ``second-half`` halve the images of every class (an odd one belongs to the first half);
     ``first-classes`` and ``second-classes`` halve the classes that occur.
     """
-    if split not in SPLITS:
-        raise BenchError(f"unknown split {split!r}; there are {', '.join(SPLITS)}")
+    refuse_unknown([split], SPLITS, "unknown split {}")
     if split == "all":
         return np.arange(len(labels))
     present, counts = np.unique(labels, return_counts=True)
@@ -77,10 +76,6 @@ def stream_of(cell: Cell, labels: npt.NDArray[np.int64]) -> Stream:
 def stream_options(cell: Cell) -> dict[str, Any]:
     """The scenario's options with numbers for the text ``inf``; unknown ones are an error."""
     known = scenario_options(cell.scenario)
-    unknown = sorted(set(cell.scenario_options) - set(known))
-    if unknown:
-        raise BenchError(
-            f"scenario {cell.scenario!r} has no option {unknown[0]!r}; it takes {', '.join(known) or 'none'}"
-        )
+    refuse_unknown(cell.scenario_options, known, f"scenario {cell.scenario!r} has no option {{}}")
     options: dict[str, Any] = each_value(cell.scenario_options, infinite)
     return options

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -70,7 +71,7 @@ def demo(
 
         journal = out / "demo.jsonl"
         journal.unlink(missing_ok=True)
-        cells = demo_cells()
+        cells = planned()
         typer.echo(
             f"{len(cells)} runs on 200-class glyphs. Label shift: classes come one after the other. "
             f"Gaussian noise: severity {NOISE_SEVERITY['glyphs:resnet_gn']} (ResNet) and "
@@ -78,36 +79,35 @@ def demo(
             f"fog: {FOG_SEVERITY}; the mixture of all 15 corruptions: {MIXTURE_SEVERITY}."
         )
         at_a_time = workers or min(4, os.cpu_count() or 1)
-        outcome = launch(cells, journal=journal, device=device, per_device=at_a_time)
-        place = {cell.key: number for number, (_, cell) in enumerate(_planned())}
-        rows = sorted(outcome.rows, key=lambda row: place[row["key"]])
+        outcome = launch(demo_cells(), journal=journal, device=device, per_device=at_a_time)
+        found = {row["key"]: row for row in outcome.rows}
+        rows = [found[cell.key] for cell in cells.values()]
         print_story(rows)
         written = report.write(rows, out, title="wildtta demo: glyphs")
         typer.echo(f"\nReport: {written.html} (open it in a browser); every number: {journal}")
     raise typer.Exit(exit_code(outcome))
 
 
-def _planned() -> list[tuple[str, Cell]]:
-    """Every network, scenario and method of the demonstration."""
+def planned() -> dict[tuple[str, str, str], Cell]:
+    """The cells of the demonstration by network, scenario and method."""
     from wildtta.bench import Cell
 
-    return [
-        (scenario, Cell(model=model, model_name=title, method=method, name=name, **_stream(model, scenario)))
-        for model, title in NETWORKS.items()
-        for scenario in SCENARIOS
-        for method, name in METHODS.items()
-    ]
+    return {
+        (model, scenario, method): Cell(
+            model=model, model_name=NETWORKS[model], method=method, name=METHODS[method], **_stream(model, scenario)
+        )
+        for model, scenario, method in itertools.product(NETWORKS, SCENARIOS, METHODS)
+    }
 
 
 def demo_cells() -> list[Cell]:
     """The plan with the slow cells first, so that no core waits at the end."""
-    cells = [cell for _, cell in _planned()]
-    slow = {"none": 1, "tent": 3, "sar": 3}
 
     def cost(cell: Cell) -> int:
-        return slow.get(cell.method, 8) * LENGTHS[cell.model]["fog"] if cell.corruptions == ("fog",) else 0
+        passes = {"none": 1, "tent": 3, "sar": 3}.get(cell.method, 8)
+        return passes * LENGTHS[cell.model]["fog"] if cell.corruptions == ("fog",) else 0
 
-    return sorted(cells, key=cost, reverse=True)
+    return sorted(planned().values(), key=cost, reverse=True)
 
 
 def print_story(rows: Sequence[Row]) -> None:
@@ -117,16 +117,15 @@ def print_story(rows: Sequence[Row]) -> None:
     from wildtta.bench import Cell
 
     found = {row["key"]: row for row in rows}
-    planned = {(cell.model, cell.method, scenario): cell.key for scenario, cell in _planned()}
+    shown = {place: _shown(found[cell.key]) for place, cell in planned().items()}
     heading = "Online accuracy, % (in brackets: share of the most predicted class, last fifth)"
     table = Table("network", "method", title=heading, show_edge=False)
     for title in SCENARIOS.values():
         table.add_column(title, justify="right", no_wrap=True)
-    for model, title in NETWORKS.items():
-        for method, name in METHODS.items():
-            shown = [found.get(planned[model, method, scenario]) for scenario in SCENARIOS]
-            table.add_row(title if method == "none" else "", name, *map(_shown, shown))
-        table.add_section()
+    for model, method in itertools.product(NETWORKS, METHODS):
+        results = [shown[model, scenario, method] for scenario in SCENARIOS]
+        last = method == list(METHODS)[-1]
+        table.add_row(NETWORKS[model] if method == "none" else "", METHODS[method], *results, end_section=last)
     console(120).print(table)
     for row in rows:
         if row["status"] == "ok" and row["metrics"]["collapsed"]:
@@ -134,8 +133,8 @@ def print_story(rows: Sequence[Row]) -> None:
     print_failures(rows)
 
 
-def _shown(row: Row | None) -> str:
-    if row is None or row["status"] != "ok":
+def _shown(row: Row) -> str:
+    if row["status"] != "ok":
         return "failed"
     metrics = row["metrics"]
     share = f"({metrics['top_class_share']:.0f})"

@@ -159,7 +159,5 @@ _NUMBERS: dict[str, Callable[[Row], str]] = {
 
 
 def _stream(cell: Cell) -> str:
-    shift = ", ".join(cell.corruptions) if len(cell.corruptions) < 3 else f"{len(cell.corruptions)} corruptions"
-    where = f"{shift} {cell.severity}" if cell.corruptions else "clean"
     batch = "" if cell.batch_size == 64 else f", batch {cell.batch_size}"
-    return f"{cell.scenario}, {where}{batch}{f', seed {cell.seed}' if cell.seed else ''}"
+    return f"{cell.scenario}, {cell.shift}{batch}{f', seed {cell.seed}' if cell.seed else ''}"

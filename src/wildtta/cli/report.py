@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from wildtta.cli.launching import one_line_errors
+from wildtta.report import MOST_CURVES, TITLE
 
 _OUT = Path("wildtta-report")
-_FIGURES = 12
 
 
 def register(app: typer.Typer) -> None:
@@ -35,7 +34,7 @@ def report(
     ] = None,
     figures: Annotated[
         int, typer.Option(min=0, help="Curves along streams at most; 0: no figures at all.", metavar="N")
-    ] = _FIGURES,
+    ] = MOST_CURVES,
 ) -> None:
     """Write a report: index.html (one page, no network), report.md, report.tex, numbers.csv, claims.csv, figures/.
 
@@ -44,7 +43,7 @@ def report(
     """
     with one_line_errors():
         from wildtta.bench import BenchError, read
-        from wildtta.report import TITLE
+        from wildtta.paper import sections
         from wildtta.report.document import gather
         from wildtta.report.writing import write_document, write_page
 
@@ -53,8 +52,18 @@ def report(
         if not rows:
             raise BenchError(f"{', '.join(map(str, journals))}: no finished cell yet; run some first")
         typer.echo(f"{len(rows)} cells; writing the report ...", err=True)
-        command = _command(journals, out=out, page=page, title=title, intro=intro or (), figures=figures)
-        document = gather(rows, title=title or TITLE, intro=words, figures=figures, command=command)
+        given: list[tuple[str, object]] = [("--out", out), ("--page", page), ("--title", title)]
+        given += [("--intro", path) for path in intro or ()]
+        given.append(("--figures", None if figures == MOST_CURVES else figures))
+        options = [word for name, value in given if value is not None for word in (name, value)]
+        document = gather(
+            rows,
+            title=title or TITLE,
+            sections=sections(rows),
+            intro=words,
+            figures=figures,
+            command=shlex.join(map(str, ["wildtta", "report", *journals, *options])),
+        )
         if page is not None:
             typer.echo(f"page:   {write_page(document, page)}")
         if out is not None or page is None:
@@ -63,24 +72,3 @@ def report(
             for path in (written.markdown, written.latex, written.numbers, written.claims):
                 if path is not None:
                     typer.echo(f"        {path}")
-
-
-def _command(
-    journals: Sequence[Path],
-    *,
-    out: Path | None,
-    page: Path | None,
-    title: str | None,
-    intro: Sequence[Path],
-    figures: int,
-) -> str:
-    """The command as it was given, paths included."""
-    words = ["wildtta", "report", *map(str, journals)]
-    for option, value in (("--out", out), ("--page", page), ("--title", title)):
-        if value is not None:
-            words += [option, str(value)]
-    for path in intro:
-        words += ["--intro", str(path)]
-    if figures != _FIGURES:
-        words += ["--figures", str(figures)]
-    return shlex.join(words)

@@ -2,46 +2,35 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from wildtta.cli.launching import (
-    Data,
-    Device,
-    Loaders,
-    PerDevice,
-    Ray,
-    Source,
-    TensorBoardFolder,
-    Threads,
-    exit_code,
-    one_line_errors,
-    pairs,
-)
+from wildtta.cli.launching import Launch, console, exit_code, one_line_errors, pairs, runs_cells
 
 if TYPE_CHECKING:
     from wildtta.bench import Cell, Row
     from wildtta.paper import Experiment, Setting, Where
 
+_WIDE = 160
+
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.command("reproduce")(reproduce)
+    app.command("reproduce")(runs_cells(reproduce))
 
 
 def reproduce(
+    launch: Launch,
     names: Annotated[
         list[str] | None,
         typer.Argument(help="table-1 … table-9, table-a … table-r, figure-1 … figure-9, figure-a … figure-e, or all."),
     ] = None,
     listing: Annotated[bool, typer.Option("--list", help="Name all 41 with what each needs and costs.")] = False,
     on: Annotated[str, typer.Option(help="glyphs (embedded, scaled down), imagenet-c, or folder.")] = "glyphs",
-    data: Data = None,
-    source: Source = None,
     imagenet_r: Annotated[Path | None, typer.Option(help="ImageNet-R, for tables D and E.", metavar="DIR")] = None,
     imagenet: Annotated[Path | None, typer.Option(help="Clean validation images (figure D).", metavar="DIR")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Short streams, few corruptions, one seed: minutes.")] = False,
@@ -67,12 +56,6 @@ def reproduce(
     ] = None,
     journal: Annotated[Path | None, typer.Option(help="Default: runs/reproduce-ON.jsonl.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the report. Default: beside the journal.")] = None,
-    device: Device = "auto",
-    per_device: PerDevice = 1,
-    ray: Ray = None,
-    threads: Threads = 1,
-    loaders: Loaders = None,
-    tensorboard: TensorBoardFolder = None,
 ) -> None:
     """Run tables and figures of the paper and write a report on them.
 
@@ -81,8 +64,8 @@ def reproduce(
     """
     book = journal or Path("runs") / f"reproduce-{on}.jsonl"
     with one_line_errors(book):
-        from wildtta.bench import BenchError, launch, read
-        from wildtta.paper import select, setting
+        from wildtta.bench import BenchError, read
+        from wildtta.paper import asked, select, setting, unique
 
         where = setting(
             cast("Where", on),
@@ -91,32 +74,27 @@ def reproduce(
             protocol=protocol,
             limit=limit,
             random_weights=_random(weights),
-            networks=_networks(model, on, weights),
+            networks=_networks(model, weights),
             overrides=_overrides(set_),
         )
         if listing or not names:
-            _list(where, read(book) if book.exists() else [], device)
+            _list(where, read(book) if book.exists() else [], launch.device)
             return
         chosen = select([name.lower() for name in names])
-        cells = [
-            cell
-            for experiment in chosen
-            for cell in experiment.cells(where)
-            if _wanted(cell, where, method, network, corruption)
-        ]
+        cells: list[Cell] = []
+        askers: dict[str, list[dict[str, Any]]] = {}
+        for experiment in chosen:
+            for cell in experiment.cells(where):
+                if _wanted(cell, where, method, network, corruption):
+                    cells.append(cell)
+                    askers.setdefault(cell.key, []).append(asked(experiment, where))
         if not cells:
             raise BenchError("nothing of this can be run here: every row lacks its method, network or corruption")
-        outcomes = []
-        for root, part in _by_root(cells, {"imagenet-r": imagenet_r, "imagenet": imagenet}, data):
-            outcomes.append(
-                launch(
-                    part, journal=book, root=root, source=source, device=device, per_device=per_device, ray=ray, threads=threads,
-                    loaders=loaders, tensorboard=tensorboard,
-                )
-            )  # fmt: skip
-        rows = [row for outcome in outcomes for row in outcome.rows]
-        _show(chosen, where, rows)
-        _report(chosen, where, rows, out or book.with_suffix(""))
+        outcomes = [
+            launch(part, journal=book, root=root, asked_by=askers)
+            for root, part in _by_root(unique(cells), {"imagenet-r": imagenet_r, "imagenet": imagenet}, launch.root)
+        ]
+        _report(chosen, where, [row for outcome in outcomes for row in outcome.rows], out or book.with_suffix(""))
     raise typer.Exit(max(exit_code(outcome) for outcome in outcomes))
 
 
@@ -126,7 +104,7 @@ def _random(weights: str) -> bool:
     return weights == "none"
 
 
-def _networks(entries: Sequence[str] | None, on: str, weights: str) -> Any:
+def _networks(entries: Sequence[str] | None, weights: str) -> Any:
     """The user's own networks by the paper's names; None: the usual ones."""
     from wildtta.paper import Network
     from wildtta.paper.settings import IMAGENET_NETWORKS
@@ -195,41 +173,32 @@ def _by_root(
     return placed
 
 
-def _show(experiments: Sequence[Experiment], where: Setting, rows: Sequence[Row]) -> None:
-    from rich.console import Console
-
-    from wildtta.paper import View
-    from wildtta.report.from_paper import table_of
-    from wildtta.report.terminal import rich_table
-
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    by_key = {row["key"]: row for row in rows}
-    for experiment in experiments:
-        console.print(rich_table(table_of(View(experiment, where, by_key))))
-        console.print()
-
-
 def _report(experiments: Sequence[Experiment], where: Setting, rows: Sequence[Row], out: Path) -> None:
+    """The tables and claims on the terminal, and everything in files."""
+    from wildtta.paper import section
     from wildtta.report.document import gather
-    from wildtta.report.from_paper import paper_part
-    from wildtta.report.terminal import claim_lines
+    from wildtta.report.terminal import claim_lines, rich_table
     from wildtta.report.writing import write_document
 
-    part = paper_part(where, rows, [experiment.name for experiment in experiments])
-    for line in claim_lines(part.outcomes):
+    shown = section(where, rows, [experiment.name for experiment in experiments])
+    document = gather(rows, title=f"SAR and SAR² on {where.where}", sections=[shown])
+    figures = [replace(figure.table, title=figure.title) for figure in shown.figures if figure.table is not None]
+    screen = console(_WIDE)
+    for table in (*shown.tables, *figures):
+        screen.print(rich_table(table))
+        screen.print()
+    for line in claim_lines(document.outcomes):
         typer.echo(line)
-    written = write_document(gather(rows, title=f"SAR and SAR² on {where.where}", parts=[part]), out)
-    typer.echo(f"report: {written.html}")
+    typer.echo(f"report: {write_document(document, out).html}")
 
 
 def _list(where: Setting, rows: Sequence[Row], device: str) -> None:
     """All experiments: name, title, needs, cells, cost."""
-    from rich.console import Console
     from rich.table import Table
 
     from wildtta.bench.launching import devices_named
     from wildtta.paper import experiments
-    from wildtta.paper.cost import estimate, measure_pace, measured_rates
+    from wildtta.paper.estimate import estimate, measure_pace, measured_rates
 
     place = devices_named(device)[0]
     small = where.where == "glyphs"
@@ -238,7 +207,6 @@ def _list(where: Setting, rows: Sequence[Row], device: str) -> None:
         typer.echo(f"timing a few steps of {network} on {place} ...", err=True)
         paces[network] = measure_pace(network, device=place, side=32 if small else 224, batch=64 if small else 4)
     rates = measured_rates(rows)
-    console = Console(width=None if sys.stdout.isatty() else 160)
     table = Table(show_edge=False, pad_edge=False)
     for heading in ("name", "shows", "needs", "cells", f"cost on {place}"):
         table.add_column(heading, overflow="fold", justify="right" if heading == "cells" else "left")
@@ -246,5 +214,5 @@ def _list(where: Setting, rows: Sequence[Row], device: str) -> None:
         cells = experiment.cells(where)
         needs = "nothing (embedded)" if small else experiment.needs
         table.add_row(experiment.name, experiment.title, needs, str(len(cells)), estimate(cells, paces, rates).words)
-    console.print(table)
+    console(_WIDE).print(table)
     typer.echo(f"{len(experiments())} experiments on {where.label}; cells that several share run once")

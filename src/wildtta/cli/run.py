@@ -47,8 +47,7 @@ def run(
 ) -> None:
     """Adapt a model on one kind of stream and print what came of it.
 
-    Example: wildtta run --model glyphs:vit --method tent --method sar2 --scenario label_shift --corruption
-        fog
+    Example: wildtta run --model glyphs:vit --method tent --method steady --scenario label_shift
     """
     with one_line_errors(journal):
         from wildtta.bench import MULTI_DOMAIN, Cell

@@ -1,7 +1,8 @@
-"""The door to the corruptions: :func:`corrupt`."""
+"""One function for all corruptions: :func:`corrupt`."""
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -12,35 +13,22 @@ import torch
 from torch import Tensor
 
 from wildtta.corruptions import blur, digital, jpeg, noise, spatter, weather
-from wildtta.corruptions.constants import CORRUPTIONS, EXTRA_CORRUPTIONS, Level, level
-from wildtta.corruptions.draws import DeviceDraws, Draws, OfficialDraws, image_keys
+from wildtta.corruptions.constants import CORRUPTIONS, EXTRA_CORRUPTIONS, Constants, level
+from wildtta.corruptions.draws import DeviceDraws, Draws, OfficialDraws, high_bits, image_keys
 from wildtta.corruptions.frost_textures import textures_for
 
-Corruption = Callable[[Tensor, Level, Draws], Tensor]
+DrawKind = Literal["device", "official"]
 
-_FUNCTIONS: dict[str, Corruption] = {
-    "gaussian_noise": noise.gaussian_noise,
-    "shot_noise": noise.shot_noise,
-    "impulse_noise": noise.impulse_noise,
-    "speckle_noise": noise.speckle_noise,
-    "defocus_blur": blur.defocus_blur,
-    "glass_blur": blur.glass_blur,
-    "motion_blur": blur.motion_blur,
-    "zoom_blur": blur.zoom_blur,
-    "gaussian_blur": blur.gaussian_blur,
-    "snow": weather.snow,
-    "fog": weather.fog,
-    "brightness": digital.brightness,
-    "contrast": digital.contrast,
-    "saturate": digital.saturate,
-    "elastic_transform": digital.elastic_transform,
-    "pixelate": digital.pixelate,
-    "jpeg_compression": jpeg.jpeg_compression,
-    "spatter": spatter.spatter,
+_FUNCTIONS: dict[str, Callable[..., Tensor]] = {
+    name: getattr(module, name)
+    for module in (noise, blur, weather, digital, jpeg, spatter)
+    for name in (*CORRUPTIONS, *EXTRA_CORRUPTIONS)
+    if hasattr(module, name)
 }
+"""A corruption is the function of its name in one of these modules."""
 
 _VALUES_PER_CHUNK = {"cpu": 1 << 18, "cuda": 1 << 25}
-"""Values that one pass works on: on the CPU what its caches hold, on a GPU what keeps memory below a few GB."""
+"""Values in one pass: what the CPU's caches hold, or what keeps a GPU's memory below a few GB."""
 
 
 def corrupt(
@@ -50,53 +38,50 @@ def corrupt(
     *,
     seed: int | Sequence[int] = 0,
     index: Sequence[int] | npt.NDArray[np.int64] | Tensor | None = None,
-    constants: Literal["auto", "imagenet", "tiny"] = "auto",
-    draws: Literal["device", "official"] = "device",
+    constants: Constants = "auto",
+    draws: DrawKind = "device",
     frost_dir: str | os.PathLike[str] | None = None,
 ) -> Tensor:
-    """Corrupt uint8 images ``[N, 3, H, W]`` as ImageNet-C does; uint8 of the same shape, on the images' device.
+    """Corrupt uint8 images ``[N, 3, H, W]`` as ImageNet-C does; uint8 of the same shape and device.
 
     Args:
         images: uint8 RGB images.
         corruption: a name of ``CORRUPTIONS`` or ``EXTRA_CORRUPTIONS``.
         severity: 1 to 5.
-        seed: seed of the random numbers; with ``draws="official"`` a sequence seeds numpy's generator per image.
-        index: the images' positions in their data set (default 0 ... N-1). An image's result depends on its pixels, the
-            seed and its position only, not on the batch that it came in.
+        seed: of the random numbers; with ``draws="official"`` a sequence has a seed for each image.
+        index: the images' positions in their data set (default 0 ... N-1). An image's result depends on its
+            pixels, the seed and its position only, not on the batch that it came in.
         constants: ``imagenet`` (made for 224 x 224), ``tiny`` (made for 64 x 64), or ``auto``: by size.
-        draws: ``device`` computes random numbers where the images are, ``official`` takes them from numpy's legacy
-            generator in the order of the official scripts.
+        draws: ``device`` computes random numbers where the images are, ``official`` takes them from numpy's
+            legacy generator in the order of the official scripts.
         frost_dir: folder with the original frost photographs (see ``frost_textures``).
     """
     _check_images(images)
-    count, _, height, width = images.shape
+    device, (count, _, height, width) = images.device, images.shape
     parameters = level(corruption, severity, height, width, constants)
-    positions = _positions(index, count)
+    host_index = index.cpu().numpy() if isinstance(index, Tensor) else index
+    positions = np.arange(count) if host_index is None else np.asarray(host_index, dtype=np.int64)
+    if positions.shape != (count,):
+        raise ValueError(f"index: expected {count} positions (one per image), got shape {list(positions.shape)}")
     seed_array = np.asarray(seed, dtype=np.int64)
     if seed_array.shape not in ((), (count,)):
         raise ValueError(f"seed: expected one number or {count} (one per image), got shape {list(seed_array.shape)}")
     if draws not in ("device", "official"):
         raise ValueError(f'draws must be "device" or "official", got {draws!r}')
     keys = image_keys(seed_array, positions, corruption, severity)
-    seeds = seed_array.tolist() if seed_array.ndim else (keys >> np.uint64(32)).tolist()
+    seeds = seed_array.tolist() if seed_array.ndim else high_bits(keys).tolist()
+    function = _FUNCTIONS[corruption]
+    if corruption == "frost":
+        textures = textures_for(height, width, parameters[2], frost_dir, device)
+        function = functools.partial(function, textures=textures)
 
     result = torch.empty_like(images, memory_format=torch.contiguous_format)
-    step = max(_VALUES_PER_CHUNK[images.device.type] // (3 * height * width), 1)
+    step = max(_VALUES_PER_CHUNK[device.type] // (3 * height * width), 1)
     for start in range(0, count, step):
-        stop = min(start + step, count)
-        source: Draws
-        if draws == "device":
-            source = DeviceDraws(keys[start:stop], images.device)
-        else:
-            source = OfficialDraws(seeds[start:stop], images.device)
-        chunk = images[start:stop].contiguous()
-        if corruption == "frost":
-            textures = textures_for(height, width, parameters[2], frost_dir)
-            corrupted = weather.frost(chunk, parameters, source, textures)
-        else:
-            corrupted = _FUNCTIONS[corruption](chunk, parameters, source)
+        chunk = slice(start, start + step)
+        source: Draws = DeviceDraws(keys[chunk], device) if draws == "device" else OfficialDraws(seeds[chunk], device)
         # The conversion truncates, as the official scripts' does.
-        result[start:stop] = corrupted.to(torch.uint8)
+        result[chunk] = function(images[chunk].contiguous(), parameters, source).to(torch.uint8)
     return result
 
 
@@ -113,17 +98,3 @@ def _check_images(images: Tensor) -> None:
         )
     if min(images.shape[2:]) < 16:
         raise ValueError(f"images: expected sides of at least 16 pixels, got {list(images.shape[2:])}")
-
-
-def _positions(index: Sequence[int] | npt.NDArray[np.int64] | Tensor | None, count: int) -> npt.NDArray[np.int64]:
-    if index is None:
-        return np.arange(count, dtype=np.int64)
-    if isinstance(index, Tensor):
-        index = index.detach().cpu().numpy()
-    positions = np.asarray(index, dtype=np.int64)
-    if positions.shape != (count,):
-        raise ValueError(f"index: expected {count} positions (one per image), got shape {list(positions.shape)}")
-    return positions
-
-
-assert set(_FUNCTIONS) | {"frost"} == set(CORRUPTIONS + EXTRA_CORRUPTIONS)

@@ -12,22 +12,21 @@ from torch import Tensor
 from wildtta.corruptions import filters
 from wildtta.corruptions.constants import Level
 from wildtta.corruptions.draws import Draws
+from wildtta.corruptions.filters import to_levels, to_unit
 
 
 def gaussian_blur(images: Tensor, level: Level, draws: Draws) -> Tensor:
     """Gaussian filter; level: (sigma in pixels,)."""
-    del draws
     (sigma,) = level
-    blurred = filters.gaussian_blur(images.to(torch.float64).div_(255.0), sigma)
-    return blurred.clamp_(0.0, 1.0).mul_(255.0)
+    return to_levels(filters.gaussian_blur(to_unit(images), sigma))
 
 
 @functools.lru_cache(maxsize=32)
 def disk_kernel(radius: float, alias_sigma: float) -> npt.NDArray[np.float64]:
     """A disk, normalised, then smoothed by a small Gaussian that mirrors at the kernel's own border.
 
-    Smoothing comes after normalisation and a disk that touches the border gains mass by the mirror, so the sum exceeds 1
-    for the two largest disks: a property of the published data that is kept.
+    Smoothing comes after normalisation and a disk that touches the border gains mass by the mirror, so the
+    sum exceeds 1 for the two largest disks: a property of the published data that is kept.
     """
     half = 8 if radius <= 8 else int(radius)
     size = 3 if radius <= 8 else 5
@@ -48,18 +47,17 @@ def disk_kernel(radius: float, alias_sigma: float) -> npt.NDArray[np.float64]:
 def defocus_blur(images: Tensor, level: Level, draws: Draws) -> Tensor:
     """Correlation with a smoothed disk, mirrored borders; level: (radius, sigma of the smoothing).
 
-    The kernel is symmetric in both axes, so columns at equal distance are added first and rows at equal distance last:
-    a quarter of the multiplications.
+    The kernel is symmetric in both axes, so columns at equal distance are added first and rows at equal
+    distance last: a quarter of the multiplications.
     """
-    del draws
     radius, alias_sigma = level
     kernel = disk_kernel(radius, alias_sigma)
     half = kernel.shape[0] // 2
-    # Weights of 1e-9 and less come from the tails of a narrow smoothing; they move no value by 1e-6 grey levels.
+    # Weights of 1e-9 and less (the tails of a narrow smoothing) move no value by 1e-6 grey levels.
     quarter = np.where(kernel[half:, half:] > 1e-9, kernel[half:, half:], 0.0)
     reach = int(np.flatnonzero(quarter.any(axis=0))[-1])
     height, width = images.shape[2:]
-    padded = filters.pad(filters.pad(images, reach, 2, "mirror"), reach, 3, "mirror").to(torch.float64)
+    padded = filters.pad(images, reach, "mirror").to(torch.float64)
     columns = [padded.narrow(3, reach, width)]
     columns += [
         padded.narrow(3, reach - offset, width) + padded.narrow(3, reach + offset, width)
@@ -79,25 +77,25 @@ def defocus_blur(images: Tensor, level: Level, draws: Draws) -> Tensor:
 
 
 def glass_blur(images: Tensor, level: Level, draws: Draws) -> Tensor:
-    """Gaussian filter, local shuffling by one-way copies, Gaussian filter; level: (sigma, reach, iterations)."""
+    """Gaussian filter, local shuffling by copies, Gaussian filter; level: (sigma, reach, iterations)."""
     sigma, reach, iterations = level[0], int(level[1]), int(level[2])
     count, channels, height, width = images.shape
-    blurred = filters.gaussian_blur(images.to(torch.float64).div_(255.0), sigma)
+    blurred = filters.gaussian_blur(to_unit(images), sigma)
     flat = blurred.mul_(255.0).to(torch.uint8).reshape(count, channels, -1)
     for _ in range(iterations):
         source = copy_sources(draws, reach, height, width)
         flat = flat.gather(2, source.unsqueeze(1).expand(-1, channels, -1))
-    shuffled = flat.reshape(images.shape).to(torch.float64).div_(255.0)
-    return filters.gaussian_blur(shuffled, sigma).clamp_(0.0, 1.0).mul_(255.0)
+    return to_levels(filters.gaussian_blur(to_unit(flat.reshape(images.shape)), sigma))
 
 
 def copy_sources(draws: Draws, reach: int, height: int, width: int) -> Tensor:
-    """For every pixel, the pixel whose old value it holds after one pass of local copies; int64 ``[N, H * W]``.
+    """For every pixel, the pixel whose old value it holds after one pass of copies; int64 ``[N, H * W]``.
 
-    The pass visits rows and columns from ``side - reach`` down to ``reach + 1`` and overwrites each pixel by the *current*
-    value of a neighbour, at offsets in ``[-reach, reach - 1]``. A neighbour that was visited before (a later position)
-    already holds what it copied, so its own source must be followed; any other neighbour still holds its old value.
-    Following is a walk along strictly increasing positions, resolved for all pixels at once by pointer doubling.
+    The pass visits rows and columns from ``side - reach`` down to ``reach + 1`` and overwrites each pixel by
+    the *current* value of a neighbour, at offsets in ``[-reach, reach - 1]``. A neighbour that was visited
+    before (a later position) already holds what it copied, so its own source must be followed; any other
+    neighbour still holds its old value. Following is a walk along strictly increasing positions, resolved for
+    all pixels at once by pointer doubling.
     """
     rows = torch.arange(height - reach, reach, -1)
     columns = torch.arange(width - reach, reach, -1)
@@ -111,7 +109,7 @@ def copy_sources(draws: Draws, reach: int, height: int, width: int) -> Tensor:
     is_visited = torch.zeros(pixels, dtype=torch.bool, device=device)
     is_visited[visited] = True
     holds_copy = is_visited[neighbour] & (neighbour > visited)
-    # Nodes 0 .. pixels-1 are pixels after the pass, nodes pixels .. 2*pixels-1 their old values, where walks end.
+    # Nodes 0 .. pixels-1 are pixels after the pass, the others their old values, where walks end.
     old_values = torch.arange(pixels, 2 * pixels, device=device)
     following = old_values.repeat(offsets.shape[0], 1)
     following[:, visited] = torch.where(holds_copy, neighbour, neighbour + pixels)
@@ -129,15 +127,14 @@ def motion_blur(images: Tensor, level: Level, draws: Draws) -> Tensor:
 
 
 def zoom_blur(images: Tensor, level: Level, draws: Draws) -> Tensor:
-    """Mean of the image and its enlargements, in float32; level: (end, step) of the zoom factors that start at 1.
+    """Mean of the image and its enlargements, float32; level: (end, step) of the zoom factors from 1.
 
     The factor 1 is among them, so the clean image counts twice.
     """
-    del draws
     end, step = level
-    clean = images.to(torch.float32).div_(255.0)
+    clean = to_unit(images, torch.float32)
     factors = np.arange(1.0, end, step)
     total = torch.zeros_like(clean)
     for factor in factors:
         total.add_(filters.clipped_zoom(clean, float(factor)).to(torch.float32))
-    return total.add_(clean).div_(len(factors) + 1).clamp_(0.0, 1.0).mul_(255.0)
+    return to_levels(total.add_(clean).div_(len(factors) + 1))

@@ -1,4 +1,4 @@
-"""Digital: brightness, contrast, saturate, elastic transform, pixelate. (JPEG compression has a module of its own.)"""
+"""Digital: brightness, contrast, saturate, elastic transform and pixelate."""
 
 from __future__ import annotations
 
@@ -6,41 +6,68 @@ import torch
 from torch import Tensor
 
 from wildtta.corruptions import filters
-from wildtta.corruptions.colour import hsv_to_rgb, rgb_to_hsv
 from wildtta.corruptions.constants import Level
 from wildtta.corruptions.draws import Draws
+from wildtta.corruptions.filters import to_levels, to_unit
 
 
 def brightness(images: Tensor, level: Level, draws: Draws) -> Tensor:
     """Offset of the value channel; level: (offset,)."""
-    del draws
     (offset,) = level
-    hue, saturation, value = rgb_to_hsv(images.to(torch.float64).div_(255.0))
-    return hsv_to_rgb(hue, saturation, value.add_(offset).clamp_(0.0, 1.0)).clamp_(0.0, 1.0).mul_(255.0)
+    hue, saturation, value = rgb_to_hsv(to_unit(images))
+    return to_levels(hsv_to_rgb(hue, saturation, value.add_(offset).clamp_(0.0, 1.0)))
 
 
 def saturate(images: Tensor, level: Level, draws: Draws) -> Tensor:
     """Affine map of the saturation channel; level: (factor, offset)."""
-    del draws
     factor, offset = level
-    hue, saturation, value = rgb_to_hsv(images.to(torch.float64).div_(255.0))
+    hue, saturation, value = rgb_to_hsv(to_unit(images))
     saturation = saturation.mul_(factor).add_(offset).clamp_(0.0, 1.0)
-    return hsv_to_rgb(hue, saturation, value).clamp_(0.0, 1.0).mul_(255.0)
+    return to_levels(hsv_to_rgb(hue, saturation, value))
+
+
+def rgb_to_hsv(rgb: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Hue in [0, 1), saturation and value of unit RGB ``[N, 3, H, W]``, as scikit-image; grey has hue 0."""
+    red, green, blue = rgb.unbind(1)
+    value = rgb.amax(dim=1)
+    spread = value - rgb.amin(dim=1)
+    flat = spread == 0
+    divisor = torch.where(flat, 1.0, spread)
+    saturation = torch.where(flat, 0.0, spread / torch.where(flat, 1.0, value))
+    hue = torch.where(
+        blue == value,
+        4.0 + (red - green) / divisor,
+        torch.where(green == value, 2.0 + (blue - red) / divisor, (green - blue) / divisor),
+    )
+    hue = torch.where(flat, 0.0, (hue / 6.0).remainder(1.0))
+    return hue, saturation, value
+
+
+def hsv_to_rgb(hue: Tensor, saturation: Tensor, value: Tensor) -> Tensor:
+    """The inverse: six sectors of the hue circle."""
+    sector = torch.floor(hue * 6.0)
+    fraction = hue * 6.0 - sector
+    low = value * (1.0 - saturation)
+    falling = value * (1.0 - fraction * saturation)
+    rising = value * (1.0 - (1.0 - fraction) * saturation)
+    which = sector.to(torch.int64).remainder_(6).unsqueeze(1)
+    candidates = torch.stack((value, rising, falling, low), dim=1)
+    # Per channel, which of (value, rising, falling, low) holds in sectors 0 to 5.
+    order = torch.tensor([[0, 2, 3, 3, 1, 0], [1, 0, 0, 2, 3, 3], [3, 3, 1, 0, 0, 2]], device=hue.device)
+    return torch.cat([candidates.gather(1, channel[which]) for channel in order], dim=1)
 
 
 def contrast(images: Tensor, level: Level, draws: Draws) -> Tensor:
-    """Shrink towards each channel's mean; level: (factor,). The sums are of integers, hence exact in any order."""
-    del draws
+    """Shrink towards each channel's mean; level: (factor,). Sums of integers are exact in any order."""
     (factor,) = level
     pixels = images.shape[2] * images.shape[3]
     sums = images.sum(dim=(2, 3), keepdim=True, dtype=torch.int64)
     mean = sums.to(torch.float64) / (255.0 * pixels)
-    return images.to(torch.float64).div_(255.0).sub_(mean).mul_(factor).add_(mean).clamp_(0.0, 1.0).mul_(255.0)
+    return to_levels(to_unit(images).sub_(mean).mul_(factor).add_(mean))
 
 
 def pixelate(images: Tensor, level: Level, draws: Draws) -> Tensor:
     """Box-filter to a share of the side and back; level: (share,)."""
-    del draws
     (share,) = level
     height, width = images.shape[2:]
     small = filters.box_resize(images, max(int(height * share), 1), max(int(width * share), 1))
@@ -50,25 +77,25 @@ def pixelate(images: Tensor, level: Level, draws: Draws) -> Tensor:
 def elastic_transform(images: Tensor, level: Level, draws: Draws) -> Tensor:
     """A random affine map, then a smooth random displacement of every pixel.
 
-    level: (amplitude, smoothness sigma of the displacement, half-range in pixels of the affine map's three points).
+    level: (amplitude and smoothness sigma of the displacement, half-range of the affine map's three points).
     """
     amplitude, sigma, half_range = level
     height, width = images.shape[2:]
-    clean = images.to(torch.float32).div_(255.0)
+    clean = to_unit(images, torch.float32)
     warped = _random_affine(clean, draws.uniform((3, 2)), half_range)
     shifts = torch.stack([draws.uniform((height, width)) for _ in range(2)], dim=1).mul_(2.0).sub_(1.0)
     columns, rows = _smooth(shifts, sigma).mul_(amplitude).to(torch.float32).to(torch.float64).unbind(1)
     grid_rows = torch.arange(height, device=images.device, dtype=torch.float64)[:, None]
     grid_columns = torch.arange(width, device=images.device, dtype=torch.float64)[None, :]
     moved = filters.bilinear_sample(warped, rows + grid_rows, columns + grid_columns, "symmetric")
-    return moved.to(torch.float32).clamp_(0.0, 1.0).mul_(255.0)
+    return to_levels(moved.to(torch.float32))
 
 
 def _smooth(fields: Tensor, sigma: float) -> Tensor:
-    """Gaussian filter truncated at 3 sigma, which may be wider than the field: two dense matrix products per image.
+    """Gaussian filter truncated at 3 sigma, perhaps wider than the field: two matrix products per image.
 
-    Images are multiplied one by one: the shape of a product selects the library's algorithm, so a batched product could
-    differ in the last bit from one batch size to the next.
+    Images are multiplied one by one: the shape of a product selects the library's algorithm, so a batched
+    product could differ in the last bit from one batch size to the next.
     """
     height, width = fields.shape[2:]
     left = filters.gaussian_operator(height, sigma, 3.0, "symmetric", fields.device)
@@ -77,7 +104,7 @@ def _smooth(fields: Tensor, sigma: float) -> Tensor:
 
 
 def _random_affine(images: Tensor, uniform: Tensor, half_range: float) -> Tensor:
-    """Warp by the affine map that moves three corners of the central square by up to ``half_range`` pixels each."""
+    """Warp by the affine map that moves three corners of the central square by ``half_range`` at most."""
     height, width = images.shape[2:]
     side = min(height, width) // 3
     shift = uniform.mul(2.0 * half_range).sub_(half_range).to(torch.float32)
@@ -85,7 +112,7 @@ def _random_affine(images: Tensor, uniform: Tensor, half_range: float) -> Tensor
     signs = torch.tensor([[1, 1], [1, -1], [-1, -1]], dtype=torch.float32, device=images.device)
     corners = centre + signs * side
     moved = (corners + shift).to(torch.float64)
-    # The corners differ along one axis at a time, so the columns of the linear part are differences of moved corners.
+    # The corners differ along one axis at a time: differences of moved corners are the map's columns.
     along_y = (moved[:, 0] - moved[:, 1]) / (2.0 * side)
     along_x = (moved[:, 1] - moved[:, 2]) / (2.0 * side)
     origin = moved[:, 1] - along_x * corners[1, 0].double() - along_y * corners[1, 1].double()

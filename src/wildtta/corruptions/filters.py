@@ -1,8 +1,8 @@
 """Deterministic image operators shared by the corruptions: borders, Gaussian filters, resampling, motion.
 
-All sums run in a fixed order over elementwise operations. That keeps a result independent of the batch (library
-convolutions choose their algorithm by shape) and, in float64, equal to what the official scripts' libraries compute even
-where a flat region makes the final truncation decide on the last bit.
+All sums run in a fixed order over elementwise operations. That keeps a result independent of the batch
+(library convolutions choose their algorithm by shape) and, in float64, equal to what the official scripts'
+libraries compute even where a flat region makes the final truncation decide on the last bit.
 """
 
 from __future__ import annotations
@@ -20,6 +20,16 @@ Border = Literal["edge", "symmetric", "mirror"]
 """``edge``: aaa|abcd; ``symmetric``: cba|abcd (the edge is repeated); ``mirror``: dcb|abcd (it is not)."""
 
 
+def to_unit(images: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
+    """8-bit values as floats from 0 to 1."""
+    return images.to(dtype).div_(255.0)
+
+
+def to_levels(values: Tensor) -> Tensor:
+    """Floats cut to [0, 1], as grey levels from 0 to 255; in place."""
+    return values.clamp_(0.0, 1.0).mul_(255.0)
+
+
 def border_index(positions: Tensor, length: int, border: Border) -> Tensor:
     """Map integer positions, possibly outside ``[0, length)``, to positions inside by the border rule."""
     if border == "edge" or length == 1:
@@ -30,15 +40,17 @@ def border_index(positions: Tensor, length: int, border: Border) -> Tensor:
     return torch.minimum(wrapped, last - wrapped)
 
 
-def pad(images: Tensor, radius: int, axis: int, border: Border) -> Tensor:
-    """Extend ``axis`` by ``radius`` on both sides."""
-    length = images.shape[axis]
-    positions = torch.arange(-radius, length + radius, device=images.device)
-    return images.index_select(axis, border_index(positions, length, border))
+def pad(images: Tensor, radius: int, border: Border, axes: tuple[int, ...] = (-2, -1)) -> Tensor:
+    """Extend the axes by ``radius`` on both sides."""
+    for axis in axes:
+        length = images.shape[axis]
+        positions = torch.arange(-radius, length + radius, device=images.device)
+        images = images.index_select(axis, border_index(positions, length, border))
+    return images
 
 
 def gaussian_weights(sigma: float, truncate: float) -> npt.NDArray[np.float64]:
-    """Weights ``w[0] .. w[r]`` of the sampled, normalised Gaussian with radius ``r = int(truncate * sigma + 0.5)``."""
+    """``w[0] .. w[r]`` of the sampled, normalised Gaussian of radius ``r = int(truncate * sigma + 0.5)``."""
     radius = int(truncate * sigma + 0.5)
     offsets = np.arange(-radius, radius + 1)
     weights = np.exp(-0.5 / (sigma * sigma) * offsets**2) if sigma > 0 else np.ones(1)
@@ -47,29 +59,23 @@ def gaussian_weights(sigma: float, truncate: float) -> npt.NDArray[np.float64]:
 
 
 def gaussian_blur(images: Tensor, sigma: float, *, truncate: float = 4.0, border: Border = "edge") -> Tensor:
-    """Gaussian filter of the last two axes, rows first; pairs of taps are summed from the outermost inwards."""
-    weights = gaussian_weights(sigma, truncate)
-    for axis in (-2, -1):
-        images = _symmetric_filter(images, weights, axis % images.ndim, border)
-    return images
-
-
-def _symmetric_filter(images: Tensor, weights: npt.NDArray[np.float64], axis: int, border: Border) -> Tensor:
+    """Gaussian filter of the last two axes, rows first; pairs of taps are summed from the outermost in."""
+    weights = gaussian_weights(sigma, truncate).tolist()
     radius = len(weights) - 1
-    if radius == 0:
-        return images
-    length = images.shape[axis]
-    padded = pad(images, radius, axis, border).to(torch.float64)
-    total = padded.narrow(axis, radius, length) * float(weights[0])
-    for offset in range(radius, 0, -1):
-        pair = padded.narrow(axis, radius - offset, length) + padded.narrow(axis, radius + offset, length)
-        total.add_(pair.mul_(float(weights[offset])))
-    return total.to(images.dtype)
+    for axis in (-2, -1):
+        length = images.shape[axis]
+        padded = pad(images, radius, border, (axis,)).to(torch.float64)
+        total = padded.narrow(axis, radius, length) * weights[0]
+        for offset in range(radius, 0, -1):
+            pair = padded.narrow(axis, radius - offset, length) + padded.narrow(axis, radius + offset, length)
+            total.add_(pair.mul_(weights[offset]))
+        images = total.to(images.dtype)
+    return images
 
 
 @functools.lru_cache(maxsize=32)
 def gaussian_operator(length: int, sigma: float, truncate: float, border: Border, device: torch.device) -> Tensor:
-    """The Gaussian filter of a line of ``length`` samples as a dense matrix, for kernels as wide as the line."""
+    """The Gaussian filter of a line of samples as a dense matrix, for kernels as wide as the line."""
     half = gaussian_weights(sigma, truncate)
     radius = len(half) - 1
     positions = torch.arange(length)[:, None] + torch.arange(-radius, radius + 1)[None, :]
@@ -82,8 +88,9 @@ def gaussian_operator(length: int, sigma: float, truncate: float, border: Border
 def zoom_taps(length: int, zoom: float) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
     """Linear interpolation that enlarges the centre of a line by ``zoom`` and trims it back to ``length``.
 
-    The crop of ``ceil(length / zoom)`` samples is stretched with its end points aligned, as ``scipy.ndimage.zoom`` does.
-    Returns the left tap of every output sample and the weight of the tap to its right.
+    The crop of ``ceil(length / zoom)`` samples is stretched with its end points aligned, as
+    ``scipy.ndimage.zoom`` does. Returns the left tap of every output sample and the weight of the tap to its
+    right.
     """
     crop = math.ceil(length / zoom)
     stretched = round(crop * zoom)
@@ -115,7 +122,7 @@ def clipped_zoom(images: Tensor, zoom: float) -> Tensor:
 
 
 def bilinear_sample(images: Tensor, rows: Tensor, columns: Tensor, border: Border) -> Tensor:
-    """Values of ``images`` [N, C, H, W] at float64 coordinates [N, H', W'], bilinear, with the border rule; float64."""
+    """Bilinear values of ``images`` [N, C, H, W] at float64 coordinates [N, H', W'], with the border rule."""
     count, channels, height, width = images.shape
     top, left = rows.floor(), columns.floor()
     row_weight, column_weight = (rows - top).unsqueeze(1), (columns - left).unsqueeze(1)
@@ -135,10 +142,11 @@ def bilinear_sample(images: Tensor, rows: Tensor, columns: Tensor, border: Borde
 
 
 def motion_blur(images: Tensor, radius: int, sigma: float, degrees: Tensor) -> Tensor:
-    """One-sided motion blur of 8-bit values by one angle per image, as ImageMagick (16-bit quanta) computes it.
+    """One-sided motion blur of 8-bit values by one angle per image, as ImageMagick (16-bit) computes it.
 
-    ``2 * radius + 1`` taps ``exp(-i^2 / (2 sigma^2))`` are read at ``(x + ceil(i cos a - 1/2), y + ceil(i sin a - 1/2))``
-    with clamped edges; the sum is rounded to 16 bits and truncated to 8. Takes and returns float64 ``[N, C, H, W]``.
+    ``2 * radius + 1`` taps ``exp(-i^2 / (2 sigma^2))`` are read at ``(x + ceil(i cos a - 1/2), y + ceil(i sin
+    a - 1/2))`` with clamped edges; the sum is rounded to 16 bits and truncated to 8. Takes and returns
+    float64 ``[N, C, H, W]``.
     """
     count, channels, height, width = images.shape
     taps = 2 * radius + 1
@@ -150,7 +158,7 @@ def motion_blur(images: Tensor, radius: int, sigma: float, degrees: Tensor) -> T
     row_shift = torch.ceil(steps * angle.sin() - 0.5).long()
 
     reach = taps - 1
-    padded = pad(pad(images, reach, 2, "edge"), reach, 3, "edge")
+    padded = pad(images, reach, "edge")
     stride = width + 2 * reach
     flat = padded.reshape(count, channels, -1)
     row = torch.arange(reach, reach + height, device=images.device)[:, None]
@@ -168,8 +176,8 @@ def motion_blur(images: Tensor, radius: int, sigma: float, degrees: Tensor) -> T
 def box_taps(length: int, size: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Taps of Pillow's BOX resampling from ``length`` to ``size`` samples.
 
-    Returns source positions and weights ``[taps, size]``; weights are fixed-point with 22 fractional bits, as Pillow uses
-    for 8-bit images.
+    Returns source positions and weights ``[taps, size]``; weights are fixed-point with 22 fractional bits, as
+    Pillow uses for 8-bit images.
     """
     scale = length / size
     reach = 0.5 * max(scale, 1.0)

@@ -1,7 +1,8 @@
-"""Frost textures: the user's photographs where they are at hand, generated ones with like statistics otherwise.
+"""Frost textures: the user's photographs where they are found, else generated ones with their statistics.
 
-The photographs of the official scripts are not ours to distribute. They are read, in this order, from the folder that the
-caller names, from the folder in the environment variable ``WILDTTA_FROST_DIR``, or from an installed ``imagecorruptions``.
+The photographs of the official scripts are not ours to distribute. They are read, in this order, from the
+folder that the caller names, from the folder in the environment variable ``WILDTTA_FROST_DIR``, or from an
+installed ``imagecorruptions``.
 """
 
 from __future__ import annotations
@@ -9,14 +10,16 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from wildtta.randomness import numpy_generator
 
 FROST_DIR_VARIABLE = "WILDTTA_FROST_DIR"
 STEMS = ("frost1", "frost2", "frost3", "frost4", "frost5")
@@ -25,27 +28,12 @@ STEMS = ("frost1", "frost2", "frost3", "frost4", "frost5")
 Pixels = npt.NDArray[np.uint8]
 
 
-@dataclass
-class Texture:
-    """One frost image, uint8 ``[3, rows, columns]``, copied once to every device that asks for it."""
-
-    pixels: Tensor
-    copies: dict[torch.device, Tensor] = field(default_factory=dict)
-
-    @property
-    def shape(self) -> torch.Size:
-        return self.pixels.shape
-
-    def on(self, device: torch.device) -> Tensor:
-        if device not in self.copies:
-            self.copies[device] = self.pixels.to(device)
-        return self.copies[device]
-
-
-def textures_for(height: int, width: int, scale: float, frost_dir: str | os.PathLike[str] | None) -> list[Texture]:
-    """The five textures at ``scale``, enlarged where a cut of ``height`` x ``width`` would not fit."""
+def textures_for(
+    height: int, width: int, scale: float, frost_dir: str | os.PathLike[str] | None, device: torch.device
+) -> tuple[Tensor, ...]:
+    """The five textures at ``scale``, uint8 ``[3, rows, columns]``, enlarged where the images are larger."""
     folder = find_folder(frost_dir)
-    return list(_loaded(height, width, scale, None if folder is None else str(folder)))
+    return _loaded(height, width, scale, None if folder is None else str(folder), device)
 
 
 def find_folder(frost_dir: str | os.PathLike[str] | None) -> Path | None:
@@ -61,27 +49,26 @@ def find_folder(frost_dir: str | os.PathLike[str] | None) -> Path | None:
 
 
 @functools.lru_cache(maxsize=16)
-def _loaded(height: int, width: int, scale: float, folder: str | None) -> tuple[Texture, ...]:
-    photographs = _generated() if folder is None else tuple(_read(Path(folder), stem) for stem in STEMS)
+def _loaded(height: int, width: int, scale: float, folder: str | None, device: torch.device) -> tuple[Tensor, ...]:
+    photographs = generated_textures() if folder is None else tuple(_read(Path(folder), stem) for stem in STEMS)
     textures = []
     for pixels in photographs:
         sized = pixels if scale == 1.0 else resize_bilinear(pixels, scale)
         missing = max((height + 1) / sized.shape[0], (width + 1) / sized.shape[1])
         if missing > 1.0:
             sized = resize_bilinear(sized, missing + 0.01)
-        textures.append(Texture(torch.from_numpy(np.ascontiguousarray(sized.transpose(2, 0, 1)))))
+        textures.append(torch.from_numpy(np.ascontiguousarray(sized.transpose(2, 0, 1))).to(device))
     return tuple(textures)
 
 
 def _read(folder: Path, stem: str) -> Pixels:
     found = sorted(path for path in folder.glob(f"{stem}.*") if path.suffix.lower() in (".png", ".jpg", ".jpeg"))
     if not found:
-        listing = (
-            ", ".join(sorted(path.name for path in folder.glob("*"))[:10]) if folder.is_dir() else "no such folder"
-        )
+        names = sorted(path.name for path in folder.glob("*"))[:10]
+        listing = (", ".join(names) or "nothing") if folder.is_dir() else "no such folder"
         raise FileNotFoundError(
             f"frost textures: expected {', '.join(STEMS)} as .png or .jpg in {folder}, but {stem} is missing "
-            f"(found: {listing or 'nothing'}). Name another folder or leave it out to use generated textures."
+            f"(found: {listing}). Name another folder or leave it out to use generated textures."
         )
     try:
         from PIL import Image
@@ -92,7 +79,7 @@ def _read(folder: Path, stem: str) -> Pixels:
 
 
 def resize_bilinear(pixels: Pixels, scale: float) -> Pixels:
-    """Scale uint8 ``[rows, columns, 3]`` bilinearly without smoothing, in 11-bit fixed point as OpenCV does."""
+    """Scale uint8 ``[rows, columns, 3]`` bilinearly, unsmoothed, in 11-bit fixed point as OpenCV does."""
     height, width = (max(round(side * scale), 1) for side in pixels.shape[:2])
     top, row_weight = _linear_taps(pixels.shape[0], height, scale)
     left, column_weight = _linear_taps(pixels.shape[1], width, scale)
@@ -115,74 +102,58 @@ def _linear_taps(length: int, size: int, scale: float) -> tuple[npt.NDArray[np.i
     return np.clip(first, 0, length - 1), np.rint(weight * 2048).astype(np.int64)
 
 
-@dataclass(frozen=True)
-class _Statistics:
+class Statistics(NamedTuple):
     """What a generated texture shares with its photograph."""
 
     shape: tuple[int, int]
     mean: tuple[float, float, float]
     """Red, green, blue."""
     deviation: tuple[float, float, float]
-    block_deviation: tuple[float, ...]
-    """Standard deviation of the grey value's means over blocks of side 1, 2, 4, ... 128."""
     hue_share: tuple[float, float, float]
     """Correlation of a channel with a second field, independent of the brightness."""
+    block_deviation: tuple[float, ...]
+    """Standard deviation of the grey value's means over blocks of side 1, 2, 4, ... 128."""
     quantiles: tuple[float, ...]
     """Grey values at the shares of ``_SHARES``."""
 
 
 _SHARES = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
-_BRIGHT = _Statistics(
-    (315, 560),
-    (200.79, 205.38, 214.48),
-    (21.4, 22.1, 22.6),
-    (22.0, 20.6, 19.0, 17.6, 16.2, 14.6, 13.3, 12.3),
-    (0.0, 0.0, 0.1),
-    (57, 141, 166, 177, 195, 210, 222, 231, 236, 245, 254),
-)
-_PHOTOGRAPHS = (
-    _Statistics(
-        (600, 900),
-        (77.67, 149.12, 165.74),
-        (26.9, 16.5, 15.3),
+_FIRST, _SECOND, _FOURTH, _FIFTH = map(
+    Statistics,
+    ((600, 900), (315, 560), (350, 527), (495, 660)),
+    ((77.67, 149.12, 165.74), (200.79, 205.38, 214.48), (137.62, 152.77, 165.18), (112.38, 123.37, 134.75)),
+    ((26.9, 16.5, 15.3), (21.4, 22.1, 22.6), (28.5, 28.5, 29.9), (44.4, 43.3, 41.7)),
+    ((0.567, 0.0, -0.36), (0.0, 0.0, 0.1), (0.0, 0.0, 0.1), (0.0, 0.0, 0.04)),
+    (
         (18.0, 16.6, 15.6, 15.1, 14.7, 14.1, 13.1, 11.7),
-        (0.567, 0.0, -0.36),
-        (82, 97, 104, 109, 118, 129, 142, 155, 163, 177, 219),
-    ),
-    _BRIGHT,
-    _BRIGHT,
-    _Statistics(
-        (350, 527),
-        (137.62, 152.77, 165.18),
-        (28.5, 28.5, 29.9),
+        (22.0, 20.6, 19.0, 17.6, 16.2, 14.6, 13.3, 12.3),
         (28.9, 26.0, 23.0, 20.8, 19.1, 18.3, 17.4, 16.3),
-        (0.0, 0.0, 0.1),
-        (23, 82, 104, 116, 134, 152, 169, 186, 199, 234, 254),
-    ),
-    _Statistics(
-        (495, 660),
-        (112.38, 123.37, 134.75),
-        (44.4, 43.3, 41.7),
         (43.1, 40.0, 37.2, 34.1, 31.3, 28.3, 26.5, 25.0),
-        (0.0, 0.0, 0.04),
+    ),
+    (
+        (82, 97, 104, 109, 118, 129, 142, 155, 163, 177, 219),
+        (57, 141, 166, 177, 195, 210, 222, 231, 236, 245, 254),
+        (23, 82, 104, 116, 134, 152, 169, 186, 199, 234, 254),
         (26, 45, 60, 71, 92, 119, 151, 183, 203, 238, 255),
     ),
 )
+PHOTOGRAPHS = (_FIRST, _SECOND, _SECOND, _FOURTH, _FIFTH)
+"""The second and third photograph are the same picture."""
 
 
 @functools.lru_cache(maxsize=1)
-def _generated() -> tuple[Pixels, ...]:
-    # The second and third photograph are the same picture, so equal statistics share one texture.
-    unique = {statistics: _generate(statistics, seed) for seed, statistics in enumerate(dict.fromkeys(_PHOTOGRAPHS))}
-    return tuple(unique[statistics] for statistics in _PHOTOGRAPHS)
+def generated_textures() -> tuple[Pixels, ...]:
+    """Five textures with the statistics of the photographs, uint8 ``[rows, columns, 3]``."""
+    unique = {statistics: _generate(statistics, seed) for seed, statistics in enumerate(dict.fromkeys(PHOTOGRAPHS))}
+    return tuple(unique[statistics] for statistics in PHOTOGRAPHS)
 
 
-def _generate(statistics: _Statistics, seed: int) -> Pixels:
+def _generate(statistics: Statistics, seed: int) -> Pixels:
     """A texture whose detail, brightness distribution and colours follow ``statistics``.
 
     All in float64, so that machines which round differently still give the same 8-bit texture.
     """
-    generator = np.random.default_rng(seed)
+    generator = numpy_generator(seed)
     brightness = _multiscale_noise(statistics, generator, needle_octaves=4)
     hue = _multiscale_noise(statistics, generator, needle_octaves=0)
     ranks = np.argsort(np.argsort(brightness, axis=None)).reshape(brightness.shape) / (brightness.size - 1)
@@ -196,9 +167,9 @@ def _generate(statistics: _Statistics, seed: int) -> Pixels:
 
 
 def _multiscale_noise(
-    statistics: _Statistics, generator: np.random.Generator, *, needle_octaves: int
+    statistics: Statistics, generator: np.random.Generator, *, needle_octaves: int
 ) -> npt.NDArray[np.float64]:
-    """Sum of noise in octaves, each with the variance that the photograph's blocks lose from one side to the next.
+    """Noise in octaves, each with the variance that the photograph's blocks lose from one side to the next.
 
     The finest ``needle_octaves`` are needles of ice, the coarser ones clouds.
     """
@@ -231,7 +202,7 @@ def _mosaic(shape: tuple[int, int], generator: np.random.Generator) -> Tensor:
 
 
 def _needles(mosaic: Tensor, width: int, generator: np.random.Generator) -> Tensor:
-    """Bundles of parallel needles: directional noise, where each patch of the mosaic has a direction of its own.
+    """Bundles of parallel needles: directional noise, each patch of the mosaic with its own direction.
 
     White noise is filtered, per direction, by a band-pass across the needles and a low-pass along them.
     """

@@ -7,27 +7,28 @@ from torch import Tensor
 
 from wildtta.corruptions.constants import Level
 from wildtta.corruptions.draws import Draws
+from wildtta.corruptions.filters import to_levels, to_unit
 
 
 def gaussian_noise(images: Tensor, level: Level, draws: Draws) -> Tensor:
     """``clip(x + sigma * n, 0, 1)``; level: (sigma,)."""
     (sigma,) = level
     noise = draws.normal(tuple(images.shape[1:])).mul_(sigma)
-    return _to_levels(images.to(torch.float64).div_(255.0).add_(noise))
+    return to_levels(to_unit(images).add_(noise))
 
 
 def speckle_noise(images: Tensor, level: Level, draws: Draws) -> Tensor:
     """``clip(x + x * sigma * n, 0, 1)``; level: (sigma,)."""
     (sigma,) = level
-    clean = images.to(torch.float64).div_(255.0)
+    clean = to_unit(images)
     noise = draws.normal(tuple(images.shape[1:])).mul_(sigma)
-    return _to_levels(clean + clean * noise)
+    return to_levels(clean + clean * noise)
 
 
 def shot_noise(images: Tensor, level: Level, draws: Draws) -> Tensor:
     """``clip(Poisson(c * x) / c, 0, 1)``; level: (c,), the photons of a white pixel."""
     (scale,) = level
-    return _to_levels(draws.poisson(images, scale).div_(scale))
+    return to_levels(draws.poisson(images, scale).div_(scale))
 
 
 def impulse_noise(images: Tensor, level: Level, draws: Draws) -> Tensor:
@@ -38,7 +39,3 @@ def impulse_noise(images: Tensor, level: Level, draws: Draws) -> Tensor:
     salt = draws.uniform(shape) <= 0.5
     extremes = salt.to(torch.uint8).mul_(255)
     return torch.where(replaced, extremes, images)
-
-
-def _to_levels(unit: Tensor) -> Tensor:
-    return unit.clamp_(0.0, 1.0).mul_(255.0)

@@ -1,7 +1,7 @@
 """Spatter: drops of water or splashes of mud on the lens.
 
-The water path is a chain of 8-bit image operators (edges, distances, equalisation). They are written out here with the
-rounding and border rules of the library that the official script used, batched over images.
+The water path is a chain of 8-bit image operators (edges, distances, equalisation). They are written out here
+with the rounding and border rules of the library that the official script used, batched over images.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch import Tensor
 from wildtta.corruptions import filters
 from wildtta.corruptions.constants import Level
 from wildtta.corruptions.draws import Draws
+from wildtta.corruptions.filters import to_levels, to_unit
 
 WATER_COLOUR = (175, 238, 238)
 MUD_COLOUR = (63, 42, 20)
@@ -24,15 +25,15 @@ _EMBOSS = ((-2, -1, 0), (-1, 1, 1), (0, 1, 2))
 def spatter(images: Tensor, level: Level, draws: Draws) -> Tensor:
     """Liquid where smoothed noise exceeds a threshold.
 
-    level: (mean, deviation, smoothing sigma, threshold) of the liquid, then the water's intensity or the sigma of the mud's
-    edge, then 0 for water and 1 for mud.
+    level: (mean, deviation, smoothing sigma, threshold) of the liquid, then the water's intensity or the
+    sigma of the mud's edge, then 0 for water and 1 for mud.
     """
     mean, deviation, sigma, threshold, strength, kind = level
     height, width = images.shape[2:]
     noise = draws.normal((height, width)).to(torch.float64).mul_(deviation).add_(mean)
     liquid = filters.gaussian_blur(noise, sigma)
     liquid = torch.where(liquid < threshold, 0.0, liquid)
-    clean = images.to(torch.float32).div_(255.0)
+    clean = to_unit(images, torch.float32)
     if kind == 0:
         return _water(clean, liquid, strength)
     return _mud(clean, liquid, threshold, strength)
@@ -47,7 +48,7 @@ def _mud(clean: Tensor, liquid: Tensor, threshold: float, sigma: float) -> Tenso
     cover = filters.gaussian_blur((liquid > threshold).to(torch.float32), sigma)
     cover = torch.where(cover < 0.8, 0.0, cover).unsqueeze(1)
     colour = _colour(MUD_COLOUR, clean.device)
-    return (clean * (1.0 - cover) + colour * cover).clamp_(0.0, 1.0).mul_(255.0)
+    return to_levels(clean * (1.0 - cover) + colour * cover)
 
 
 def _water(clean: Tensor, liquid: Tensor, intensity: float) -> Tensor:
@@ -59,17 +60,13 @@ def _water(clean: Tensor, liquid: Tensor, intensity: float) -> Tensor:
     mask = (drops * relief).to(torch.float32)
     peak = mask.amax(dim=(1, 2), keepdim=True)
     mask = (mask / torch.where(peak > 0, peak, 1.0)).mul_(intensity).unsqueeze(1)
-    return (clean + mask * _colour(WATER_COLOUR, clean.device)).clamp_(0.0, 1.0).mul_(255.0)
+    return to_levels(clean + mask * _colour(WATER_COLOUR, clean.device))
 
 
-def correlate(planes: Tensor, kernel: tuple[tuple[int, ...], ...]) -> Tensor:
-    """3 x 3 integer correlation with mirrored borders on ``[N, H, W]``."""
-    return _weighted_windows(filters.pad(filters.pad(planes, 1, 1, "mirror"), 1, 2, "mirror"), kernel)
-
-
-def _weighted_windows(padded: Tensor, kernel: tuple[tuple[int, ...], ...]) -> Tensor:
-    height, width = padded.shape[1] - 2, padded.shape[2] - 2
-    total = torch.zeros_like(padded[:, 1:-1, 1:-1])
+def correlate(planes: Tensor, kernel: tuple[tuple[int, ...], ...], border: filters.Border = "mirror") -> Tensor:
+    """3 x 3 correlation on ``[N, H, W]``."""
+    padded, (height, width) = filters.pad(planes, 1, border), planes.shape[1:]
+    total = torch.zeros_like(planes)
     for row, weights in enumerate(kernel):
         for column, weight in enumerate(weights):
             total.add_(padded[:, row : row + height, column : column + width] * weight)
@@ -78,14 +75,13 @@ def _weighted_windows(padded: Tensor, kernel: tuple[tuple[int, ...], ...]) -> Te
 
 def box_mean(planes: Tensor) -> Tensor:
     """Mean over 3 x 3 windows with mirrored borders."""
-    padded = filters.pad(filters.pad(planes, 1, 1, "mirror"), 1, 2, "mirror")
-    mean = _weighted_windows(padded, ((1, 1, 1),) * 3).div_(9.0)
+    mean = correlate(planes, ((1, 1, 1),) * 3).div_(9.0)
     # Rounded to float32: a mean that equals an integer must not fall below it by the division.
     return mean.to(torch.float32).to(torch.float64)
 
 
 def equalise_histogram(planes: Tensor) -> Tensor:
-    """Histogram equalisation of 8-bit planes: the darkest level goes to 0, the rest by cumulative share to 255."""
+    """Histogram equalisation of 8-bit planes: the darkest level to 0, the rest by cumulative share to 255."""
     flat = planes.reshape(planes.shape[0], -1).to(torch.int64)
     counts = torch.zeros(flat.shape[0], 256, dtype=torch.int64, device=flat.device)
     counts.scatter_add_(1, flat, torch.ones_like(flat))
@@ -100,9 +96,8 @@ def equalise_histogram(planes: Tensor) -> Tensor:
 
 def canny_edges(planes: Tensor, low: int, high: int) -> Tensor:
     """Canny's edges of 8-bit planes ``[N, H, W]``: 3 x 3 Sobel, L1 magnitude, thinning, hysteresis; bool."""
-    padded = filters.pad(filters.pad(planes, 1, 1, "edge"), 1, 2, "edge")
-    across = _weighted_windows(padded, ((-1, 0, 1), (-2, 0, 2), (-1, 0, 1)))
-    down = _weighted_windows(padded, ((-1, -2, -1), (0, 0, 0), (1, 2, 1)))
+    across = correlate(planes, ((-1, 0, 1), (-2, 0, 2), (-1, 0, 1)), "edge")
+    down = correlate(planes, ((-1, -2, -1), (0, 0, 0), (1, 2, 1)), "edge")
     magnitude = across.abs() + down.abs()
     height, width = magnitude.shape[1:]
     around = F.pad(magnitude, (1, 1, 1, 1))
@@ -110,7 +105,7 @@ def canny_edges(planes: Tensor, low: int, high: int) -> Tensor:
     def shifted(row: int, column: int) -> Tensor:
         return around[:, 1 + row : 1 + row + height, 1 + column : 1 + column + width]
 
-    # The direction's sector by comparing tangents: tan(22.5 degrees) in 15-bit fixed point, tan(67.5) = tan(22.5) + 2.
+    # The direction's sector by its tangent: tan(22.5°) in 15-bit fixed point, tan(67.5°) = tan(22.5°) + 2.
     horizontal, vertical = across.abs().long(), down.abs().long() << 15
     shallow = horizontal * round(math.tan(math.pi / 8) * (1 << 15))
     steep = shallow + (horizontal << 16)
@@ -131,7 +126,7 @@ def canny_edges(planes: Tensor, low: int, high: int) -> Tensor:
 
 
 def chamfer_distance(edges: Tensor, limit: float) -> Tensor:
-    """Distance to the nearest edge over steps of length 1, 1.4 and 2.1969 (5 x 5 chamfer), cut at ``limit``; float32."""
+    """Distance to the nearest edge by steps of length 1, 1.4 and 2.1969, cut at ``limit``; float32."""
     steps = [(row, column, 1.0) for row, column in ((0, 1), (0, -1), (1, 0), (-1, 0))]
     steps += [(row, column, 1.4) for row in (1, -1) for column in (1, -1)]
     steps += [(row * a, column * b, 2.1969) for a, b in ((1, 2), (2, 1)) for row in (1, -1) for column in (1, -1)]

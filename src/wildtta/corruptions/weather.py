@@ -2,39 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from wildtta.corruptions import filters
 from wildtta.corruptions.constants import Level
 from wildtta.corruptions.draws import Draws
-from wildtta.corruptions.frost_textures import Texture
+from wildtta.corruptions.filters import to_levels, to_unit
 
 LUMA = (0.299, 0.587, 0.114)
 """Weights of red, green and blue in the grey value (ITU-R BT.601)."""
 
 
 def snow(images: Tensor, level: Level, draws: Draws) -> Tensor:
-    """Whitened image under streaks of thresholded noise, falling twice (the second layer turned by 180 degrees).
+    """Whitened image under streaks of thresholded noise, twice (the second layer turned by 180 degrees).
 
-    level: (mean, deviation, zoom, threshold) of the flakes, (radius, sigma) of their motion, weight of the unwhitened image.
+    level: (mean, deviation, zoom, threshold) of the flakes, (radius, sigma) of their motion, weight of the
+    unwhitened image.
     """
     mean, deviation, zoom, threshold, radius, sigma, blend = level
     height, width = images.shape[2:]
     flakes = draws.normal((height, width)).mul_(deviation).add_(mean).unsqueeze(1)
     layer = filters.clipped_zoom(flakes, zoom)
-    layer = torch.where(layer < threshold, 0.0, layer).clamp_(0.0, 1.0).mul_(255.0).floor_()
+    layer = to_levels(torch.where(layer < threshold, 0.0, layer)).floor_()
     degrees = draws.uniform(()).mul_(90.0).sub_(135.0)
     layer = filters.motion_blur(layer, int(radius), sigma, degrees).div_(255.0)
 
-    clean = images.to(torch.float32).div_(255.0)
+    clean = to_unit(images, torch.float32)
     whitened = torch.maximum(clean, _grey(clean).mul_(1.5).add_(0.5))
     base = clean.mul_(blend).add_(whitened.mul_(1.0 - blend))
-    return (base + layer + layer.flip((2, 3))).clamp_(0.0, 1.0).mul_(255.0)
+    return to_levels(base + layer + layer.flip((2, 3)))
 
 
 def _grey(clean: Tensor) -> Tensor:
-    """Grey value of float32 RGB, summed green, red, blue with fused multiply-adds (float64 steps rounded to float32).
+    """Grey value of float32 RGB, summed green, red, blue with multiply-adds fused in float64.
 
     On grey pictures the blended values often sit on a grey level, where the last bit decides the truncation.
     """
@@ -45,11 +48,11 @@ def _grey(clean: Tensor) -> Tensor:
     return total
 
 
-def frost(images: Tensor, level: Level, draws: Draws, textures: list[Texture]) -> Tensor:
+def frost(images: Tensor, level: Level, draws: Draws, textures: Sequence[Tensor]) -> Tensor:
     """Weighted sum with a random cut of one of the frost textures.
 
-    level: (weight of the image, weight of the frost, scale at which the textures were loaded); ``textures`` are the five
-    that the official scripts choose from, each at least as large as the images.
+    level: (weight of the image, weight of the frost, scale at which the textures were loaded); ``textures``
+    are the five that the official scripts choose from, each at least as large as the images.
     """
     image_weight, frost_weight = level[:2]
     count, _, height, width = images.shape
@@ -58,7 +61,7 @@ def frost(images: Tensor, level: Level, draws: Draws, textures: list[Texture]) -
     lefts = draws.integers_below([max(texture.shape[2] - width, 1) for texture in chosen])
     cuts = torch.stack(
         [
-            texture.on(images.device)[:, top : top + height, left : left + width]
+            texture[:, top : top + height, left : left + width]
             for texture, top, left in zip(chosen, tops, lefts, strict=True)
         ]
     )
@@ -67,48 +70,40 @@ def frost(images: Tensor, level: Level, draws: Draws, textures: list[Texture]) -
 
 
 def fog(images: Tensor, level: Level, draws: Draws) -> Tensor:
-    """Plasma-fractal haze, rescaled to the clean image's maximum; level: (strength, decay of the plasma's detail)."""
+    """Plasma-fractal haze, rescaled to the clean maximum; level: (strength, decay of the plasma's detail)."""
     strength, decay = level
     height, width = images.shape[2:]
     side = 1 << (max(height, width) - 1).bit_length()
     haze = plasma_fractal(draws, side, decay)[:, None, :height, :width]
-    clean = images.to(torch.float64).div_(255.0)
+    clean = to_unit(images)
     brightest = clean.amax(dim=(1, 2, 3), keepdim=True)
     hazy = clean.add_(haze * strength)
-    return hazy.mul_(brightest).div_(brightest + strength).clamp_(0.0, 1.0).mul_(255.0)
+    return to_levels(hazy.mul_(brightest).div_(brightest + strength))
 
 
 def plasma_fractal(draws: Draws, side: int, decay: float) -> Tensor:
-    """Periodic diamond-square height maps scaled to [0, 1], float64 ``[N, side, side]``; ``side`` is a power of two.
+    """Periodic diamond-square height maps in [0, 1], float64 ``[N, side, side]``; side: a power of two.
 
-    The noise of a level with amplitude ``a`` is ``a * U(-a, a)``: the amplitude enters squared and falls by ``decay``
-    squared per level.
+    The noise of a level with amplitude ``a`` is ``a * U(-a, a)``: the amplitude enters squared and falls by
+    ``decay`` squared per level.
     """
-    amplitude = 100.0
-    corners: Tensor | None = None
-    step = side
-    while step >= 2:
-        cells = side // step
+    amplitude, cells = 100.0, 1
 
-        def disturbed(total: Tensor, amplitude: float = amplitude, cells: int = cells) -> Tensor:
-            noise = draws.uniform((cells, cells)).mul_(2.0 * amplitude).sub_(amplitude)
-            return (total / 4.0).add_(noise.mul_(amplitude))
+    def noise() -> Tensor:
+        return draws.uniform((cells, cells)).mul_(2.0 * amplitude).sub_(amplitude).mul_(amplitude)
 
-        if corners is None:
-            first = draws.uniform((1, 1)).mul_(2.0 * amplitude).sub_(amplitude).mul_(amplitude)
-            corners = torch.zeros_like(first)
-            centres = first
-        else:
-            vertical = corners + corners.roll(-1, 1)
-            centres = disturbed(vertical + vertical.roll(-1, 2))
+    centres = noise()
+    corners = torch.zeros_like(centres)
+    while True:
         # Diamonds: the middle of a cell's upper edge first, then the middle of its left edge.
-        upper = disturbed((centres + centres.roll(1, 1)) + (corners + corners.roll(-1, 2)))
-        left = disturbed((centres + centres.roll(1, 2)) + (corners + corners.roll(-1, 1)))
-        even_rows = torch.stack((corners, upper), dim=3).reshape(-1, cells, 2 * cells)
-        odd_rows = torch.stack((left, centres), dim=3).reshape(-1, cells, 2 * cells)
-        corners = torch.stack((even_rows, odd_rows), dim=2).reshape(-1, 2 * cells, 2 * cells)
-        step //= 2
-        amplitude /= decay
-    assert corners is not None
+        upper = ((centres + centres.roll(1, 1)) + (corners + corners.roll(-1, 2))).div_(4.0).add_(noise())
+        left = ((centres + centres.roll(1, 2)) + (corners + corners.roll(-1, 1))).div_(4.0).add_(noise())
+        rows = [torch.stack(pair, dim=3).flatten(2) for pair in ((corners, upper), (left, centres))]
+        corners = torch.stack(rows, dim=2).flatten(1, 2)
+        cells, amplitude = 2 * cells, amplitude / decay
+        if cells == side:
+            break
+        vertical = corners + corners.roll(-1, 1)
+        centres = (vertical + vertical.roll(-1, 2)).div_(4.0).add_(noise())
     corners = corners - corners.amin(dim=(1, 2), keepdim=True)
     return corners / corners.amax(dim=(1, 2), keepdim=True)

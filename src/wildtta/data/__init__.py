@@ -1,16 +1,25 @@
-"""Images and labels: readers, preprocessing protocols, corruptions, loading, and the embedded glyphs."""
+"""Images and labels: one pipeline from file to batch.
+
+1. :mod:`~wildtta.data.sources`: a folder, a zip or a tar is a tree of files.
+2. :mod:`~wildtta.data.image_files`: files with labels, decoded to uint8 RGB. The readers list them:
+   :mod:`~wildtta.data.class_folders`, :mod:`~wildtta.data.imagenet_sets`, :mod:`~wildtta.data.shards`;
+   :mod:`~wildtta.data.catalogue` finds a reader by its name.
+3. :mod:`~wildtta.data.image_set`: what every set looks like; images in memory; a set under a corruption.
+4. :mod:`~wildtta.data.preprocessing`: resize, crop and normalise by a named protocol.
+5. :mod:`~wildtta.data.loading`: the batches of a stream on the device, read by workers
+   (:mod:`~wildtta.data.batch_reading`) or kept there (:mod:`~wildtta.data.device_cache`).
+
+:mod:`~wildtta.data.write_corrupted` writes a corrupted copy of a data set.
+"""
 
 from wildtta.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, corrupt
 from wildtta.data.catalogue import DATA_NAMES, open_data, open_domains
-from wildtta.data.class_subset import restrict_classes
-from wildtta.data.corrupted import Corrupted
-from wildtta.data.encoded import EncodedImages
+from wildtta.data.class_folders import folder
+from wildtta.data.classes import require_classes, restrict_classes
 from wildtta.data.errors import BrokenImage, DataError
-from wildtta.data.folder import folder
-from wildtta.data.image_set import ArrayImages, ImageSet, require_classes
-from wildtta.data.imagenet_c import corruptions_in, imagenet_c
-from wildtta.data.imagenet_classes import imagenet_classes
-from wildtta.data.imagenet_variants import imagenet, imagenet_a, imagenet_r, imagenet_sketch, imagenet_v2
+from wildtta.data.image_files import EncodedImages
+from wildtta.data.image_set import ArrayImages, Corrupted, ImageSet
+from wildtta.data.imagenet_sets import corruptions_in, imagenet_c, imagenet_classes
 from wildtta.data.loading import LoadedBatch, Loader, StreamLoader
 from wildtta.data.preprocessing import PROTOCOLS, InputProtocol, input_protocol, preprocess
 from wildtta.data.shards import shards
@@ -33,13 +42,8 @@ __all__ = [
     "corrupt",
     "corruptions_in",
     "folder",
-    "imagenet",
-    "imagenet_a",
     "imagenet_c",
     "imagenet_classes",
-    "imagenet_r",
-    "imagenet_sketch",
-    "imagenet_v2",
     "input_protocol",
     "open_data",
     "open_domains",

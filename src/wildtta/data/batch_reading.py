@@ -2,22 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TypedDict
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from wildtta.data.corrupted import Corrupted
-from wildtta.data.decoding import decode, is_jpeg
-from wildtta.data.encoded import EncodedImages, stack
 from wildtta.data.errors import BrokenImage
-from wildtta.data.image_set import ImageSet
+from wildtta.data.image_files import EncodedImages, decode, is_jpeg, stack
+from wildtta.data.image_set import Corrupted, ImageSet, Indices, clean_set
 from wildtta.data.preprocessing import InputProtocol
+from wildtta.streams.labels import IntArray
 from wildtta.streams.stream import Stream
+
+
+def read_fitted(image_set: ImageSet, positions: Indices, protocol: InputProtocol) -> Tensor:
+    """Images at the protocol's size, uint8 [n, 3, H, W]; without a size they must be of one size."""
+    if isinstance(image_set, EncodedImages):
+        return stack([protocol.fit(image_set.decoded(int(position))) for position in positions])
+    return protocol.fit(image_set.images(positions))
+
+
+def by_domain(domains: IntArray) -> Iterator[tuple[int, IntArray]]:
+    """The number of each domain that occurs, and its places."""
+    for number in np.unique(domains):
+        yield int(number), np.flatnonzero(domains == number)
+
+
+def assembled(domains: IntArray, part: Callable[[int, IntArray], Tensor]) -> Tensor:
+    """What `part` gives for the places of each domain, as one tensor in the order of `domains`."""
+    places, parts = zip(*((own, part(number, own)) for number, own in by_domain(domains)), strict=True)
+    if len(parts) == 1:
+        only: Tensor = parts[0]
+        return only
+    together = torch.cat(parts)
+    return together[torch.from_numpy(np.argsort(np.concatenate(places))).to(together.device)]
+
+
+def corrupt_by_domain(sets: Sequence[ImageSet], images: Tensor, domains: IntArray, indices: IntArray) -> Tensor:
+    """Images of `Corrupted` sets corrupted where they are; the others as they were."""
+
+    def part(number: int, places: IntArray) -> Tensor:
+        image_set, own = sets[number], images[torch.from_numpy(places).to(images.device)]
+        return image_set.apply(own, indices[places]) if isinstance(image_set, Corrupted) else own
+
+    return assembled(domains, part)
 
 
 class ReadBatch(TypedDict):
@@ -31,53 +63,46 @@ class ReadBatch(TypedDict):
     broken: list[str]
 
 
+@dataclass
 class BatchReader(Dataset[ReadBatch]):
-    """Reads, decodes, resizes and crops batch after batch; runs in the workers."""
+    """Batch after batch of a stream."""
 
-    def __init__(
-        self,
-        sets: Sequence[ImageSet],
-        stream: Stream,
-        protocol: InputProtocol,
-        *,
-        encoded: bool,
-        corrupt: bool,
-    ) -> None:
-        self._sets = sets
-        self._stream = stream
-        self._protocol = protocol
-        self._encoded = encoded
-        self._corrupt = corrupt
+    sets: Sequence[ImageSet]
+    stream: Stream
+    protocol: InputProtocol
+    encoded: bool
+    """Leave JPEGs as they are: the GPU decodes them."""
+    corrupt: bool
+    """Corrupt the images of `Corrupted` sets here, in the worker."""
 
     def __len__(self) -> int:
-        return self._stream.batch_count
+        return self.stream.batch_count
 
     def __getitem__(self, number: int) -> ReadBatch:
-        batch = self._stream.batch(number)
+        batch = self.stream.batch(number)
         images: dict[int, Tensor] = {}
         jpegs: dict[int, bytes] = {}
         broken: list[str] = []
-        for domain in np.unique(batch.domains):
-            places = np.flatnonzero(batch.domains == domain)
-            image_set = self._sets[int(domain)]
-            files = encoded_set(image_set)
-            if files is None:
-                clean = image_set.clean if isinstance(image_set, Corrupted) else image_set
-                fitted = self._protocol.fit(clean.images(batch.indices[places]))
+        for domain, places in by_domain(batch.domains):
+            clean = clean_set(self.sets[domain])
+            if not isinstance(clean, EncodedImages):
+                fitted = read_fitted(clean, batch.indices[places], self.protocol)
                 images.update(zip(places.tolist(), fitted, strict=True))
                 continue
             for place in places.tolist():
-                read = self._read_file(files, int(batch.indices[place]))
-                if isinstance(read, Tensor):
-                    images[place] = read
-                elif isinstance(read, bytes):
-                    jpegs[place] = read
-                else:
-                    broken.append(str(read))
+                position = int(batch.indices[place])
+                try:
+                    content = clean.encoded(position)
+                    if self.encoded and is_jpeg(content):
+                        jpegs[place] = content
+                    else:
+                        images[place] = self.protocol.fit(decode(content, clean.where(position)))
+                except BrokenImage as problem:
+                    broken.append(str(problem))
         kept = np.array(sorted(images), dtype=np.int64)
         together = stack([images[i] for i in kept]) if len(kept) else torch.empty(0, 3, 0, 0, dtype=torch.uint8)
-        if self._corrupt and len(kept):
-            together = corrupt_by_domain(self._sets, together, batch.domains[kept], batch.indices[kept])
+        if self.corrupt and len(kept):
+            together = corrupt_by_domain(self.sets, together, batch.domains[kept], batch.indices[kept])
         return {
             "images": together,
             "kept": torch.from_numpy(kept),
@@ -86,33 +111,3 @@ class BatchReader(Dataset[ReadBatch]):
             "jpeg_kept": torch.tensor(list(jpegs), dtype=torch.int64),
             "broken": broken,
         }
-
-    def _read_file(self, files: EncodedImages, position: int) -> Tensor | bytes | BrokenImage:
-        """The fitted image, the bytes of a JPEG that the GPU is to decode, or what is wrong with the file."""
-        try:
-            encoded = files.encoded(position)
-            if self._encoded and is_jpeg(encoded):
-                return encoded
-            return self._protocol.fit(decode(encoded, files.where(position)))
-        except BrokenImage as problem:
-            return problem
-
-
-def encoded_set(image_set: ImageSet) -> EncodedImages | None:
-    """The files behind a set, if it is made of files."""
-    behind = image_set.clean if isinstance(image_set, Corrupted) else image_set
-    return behind if isinstance(behind, EncodedImages) else None
-
-
-def corrupt_by_domain(
-    sets: Sequence[ImageSet], images: Tensor, domains: npt.NDArray[np.int64], indices: npt.NDArray[np.int64]
-) -> Tensor:
-    """Images of `Corrupted` sets corrupted where they are; the others as they were."""
-    result = images
-    for number in np.unique(domains):
-        image_set = sets[int(number)]
-        if isinstance(image_set, Corrupted):
-            own = np.flatnonzero(domains == number)
-            places = torch.from_numpy(own).to(images.device)
-            result = result.index_copy(0, places, image_set.apply(images[places], indices[own]))
-    return result

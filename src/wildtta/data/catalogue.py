@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from pathlib import Path
 
-from wildtta.data.corrupted import Corrupted
+from wildtta.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
+from wildtta.data.class_folders import folder
 from wildtta.data.errors import DataError
-from wildtta.data.folder import folder
-from wildtta.data.image_set import ImageSet
-from wildtta.data.imagenet_c import imagenet_c
-from wildtta.data.imagenet_variants import VARIANTS, imagenet_variant
+from wildtta.data.image_set import Corrupted, ImageSet
+from wildtta.data.imagenet_sets import VARIANTS, corruptions_in, imagenet_c, imagenet_variant
 from wildtta.data.shards import shards
 from wildtta.streams.stream import Domain, DomainLike, as_domains
 
@@ -19,9 +19,11 @@ CLEAN = "clean"
 
 DATA_NAMES: tuple[str, ...] = ("glyphs", "imagenet-c", *VARIANTS, "folder", "shards")
 
+Root = str | os.PathLike[str]
 
-def open_data(name: str, root: str | os.PathLike[str] | None = None, *, count: int = 4000, seed: int = 0) -> ImageSet:
-    """The clean data set of this name. `root` is where it lies; "glyphs" needs none: `count` are rendered by `seed`."""
+
+def open_data(name: str, root: Root | None = None, *, count: int = 4000, seed: int = 0) -> ImageSet:
+    """The clean data set of this name at `root`; "glyphs" needs no root: `count` are rendered by `seed`."""
     if name == "glyphs":
         from wildtta.glyphs import Glyphs
 
@@ -38,37 +40,66 @@ def open_data(name: str, root: str | os.PathLike[str] | None = None, *, count: i
 
 def open_domains(
     name: str,
-    root: str | os.PathLike[str] | None,
+    root: Root | None,
     domains: Iterable[DomainLike],
     *,
     count: int = 4000,
     seed: int = 0,
     corruption_seed: int = 0,
 ) -> list[ImageSet]:
-    """One image set per domain: stored corruptions ("imagenet-c"), or the clean set corrupted on the fly.
+    """One image set per domain: stored corruptions, or the clean set corrupted on the fly.
 
-    A domain without severity, or called "clean", is the data set itself. `corruption_seed` decides the corruptions'
-    random numbers, which are part of the data: they stay the same when the seed of a stream changes.
+    Stored are those of "imagenet-c", and those of a "folder" in its layout, as ``wildtta corrupt`` writes it.
+    A domain without severity, or called "clean", is the data set itself (in a folder of stored corruptions:
+    ``<root>/clean``). `corruption_seed` decides the corruptions' random numbers, which are part of the data:
+    they stay the same when the seed of a stream changes.
     """
     listed = as_domains(domains)
+    distinct = dict.fromkeys(listed)  # gradual streams meet a severity twice
+    stored = _stored_corruptions(root) if name == "folder" and root is not None else {}
+    opened: dict[Domain, ImageSet]
     if name == "imagenet-c":
-        return _stored_corruptions(root, listed)
-    clean = open_data(name, root, count=count, seed=seed)
-    return [
-        clean
-        if domain.name == CLEAN or domain.severity is None
-        else Corrupted(clean, domain.name, domain.severity, seed=corruption_seed)
-        for domain in listed
-    ]
+        opened = {domain: _imagenet_c(root, domain) for domain in distinct}
+    elif root is not None and stored:
+        opened = {domain: _stored_domain(Path(root), stored, domain) for domain in distinct}
+    else:
+        clean = open_data(name, root, count=count, seed=seed)
+        opened = {
+            domain: clean
+            if domain.name == CLEAN or domain.severity is None
+            else Corrupted(clean, domain.name, domain.severity, seed=corruption_seed)
+            for domain in distinct
+        }
+    return [opened[domain] for domain in listed]
 
 
-def _stored_corruptions(root: str | os.PathLike[str] | None, domains: Sequence[Domain]) -> list[ImageSet]:
+def _imagenet_c(root: Root | None, domain: Domain) -> ImageSet:
     if root is None:
         raise DataError("data 'imagenet-c' lies in files: name the folder that holds its corruptions as the data root")
-    opened: dict[Domain, ImageSet] = {}
-    for domain in domains:
-        if domain.severity is None:
-            raise DataError(f"ImageNet-C is stored by corruption and severity; {domain.name!r} came without a severity")
-        if domain not in opened:  # gradual streams meet a severity twice
-            opened[domain] = imagenet_c(root, domain.name, domain.severity)
-    return [opened[domain] for domain in domains]
+    if domain.severity is None:
+        raise DataError(f"ImageNet-C is stored by corruption and severity; {domain.name!r} came without a severity")
+    return imagenet_c(root, domain.name, domain.severity)
+
+
+def _stored_corruptions(root: Root) -> dict[str, list[int]]:
+    """The corruptions in a folder on disk, each with its severities; nothing for a folder of classes."""
+    if not Path(root).is_dir():
+        return {}
+    # By name: a folder of classes that are called 0, 1, 2 … looks like a corruption with severities too.
+    known = (*CORRUPTIONS, *EXTRA_CORRUPTIONS)
+    return {name: levels for name, levels in corruptions_in(root).items() if name in known}
+
+
+def _stored_domain(root: Path, stored: dict[str, list[int]], domain: Domain) -> ImageSet:
+    """One domain of a folder that ``wildtta corrupt`` wrote; clean images lie in ``clean`` beside it."""
+    found = ", ".join(f"{name} ({'/'.join(map(str, levels))})" for name, levels in stored.items())
+    if domain.severity is None:
+        if (root / domain.name).is_dir():
+            return folder(root / domain.name)
+        raise DataError(
+            f"{root} has no clean images; it has {found}. Put them (or a link to them) into "
+            f"{root}/{domain.name}/<class>/<image>"
+        )
+    if domain.severity not in stored.get(domain.name, ()):
+        raise DataError(f"{root} has no {domain.name} of severity {domain.severity}; it has {found}")
+    return folder(root / domain.name / str(domain.severity))

@@ -12,7 +12,7 @@ class BrokenImage(ValueError):
 
 
 def layout_error(problem: str, *, expected: str, found: str, remedy: str = "") -> DataError:
-    """An error whose first line is the problem, followed by the layout expected, what was found, and what to do."""
+    """An error whose first line is the problem; then the expected layout, what was found, and what to do."""
     lines = [problem, f"  expected: {expected}", f"  found:    {found}"]
     if remedy:
         lines.append(f"  to do:    {remedy}")

@@ -1,24 +1,29 @@
-"""What every data set here looks like: labelled uint8 images by position."""
+"""What every data set looks like: labelled uint8 images by position; sets in memory and corrupted sets."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from dataclasses import KW_ONLY, dataclass
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from wildtta.corruptions import Constants, DrawKind, corrupt
 from wildtta.data.errors import DataError
+
+Indices: TypeAlias = Sequence[int] | npt.NDArray[np.int64]
+"""Positions in a set."""
 
 
 @runtime_checkable
 class ImageSet(Protocol):
     """A labelled set of RGB images; files, archives, arrays and rendered glyphs alike.
 
-    `labels[i]` indexes `classes`. `self[i]` is one image, uint8 [3, H, W], and its label; `images(indices)` are several
-    of one size, uint8 [n, 3, H, W].
+    `labels[i]` indexes `classes`. `self[i]` is one image, uint8 [3, H, W], and its label; `images(indices)`
+    are several of one size, uint8 [n, 3, H, W].
     """
 
     @property
@@ -31,7 +36,7 @@ class ImageSet(Protocol):
 
     def __getitem__(self, position: int, /) -> tuple[Tensor, int]: ...
 
-    def images(self, indices: Sequence[int] | npt.NDArray[np.int64], /) -> Tensor: ...
+    def images(self, indices: Indices, /) -> Tensor: ...
 
 
 class ArrayImages:
@@ -48,10 +53,7 @@ class ArrayImages:
         self.labels: npt.NDArray[np.int64] = np.asarray(labels, dtype=np.int64)
         if self.labels.shape != (len(self._images),):
             raise DataError(f"expected {len(self._images)} labels, one per image, got shape {self.labels.shape}")
-        count = int(self.labels.max(initial=-1)) + 1
-        self.classes: list[str] = [str(c) for c in range(count)] if classes is None else list(classes)
-        if count > len(self.classes):
-            raise DataError(f"labels go up to {count - 1}, but only {len(self.classes)} class names were given")
+        self.classes = class_names(self.labels, classes)
 
     def __len__(self) -> int:
         return len(self._images)
@@ -59,14 +61,77 @@ class ArrayImages:
     def __getitem__(self, position: int, /) -> tuple[Tensor, int]:
         return self._images[position], int(self.labels[position])
 
-    def images(self, indices: Sequence[int] | npt.NDArray[np.int64], /) -> Tensor:
+    def images(self, indices: Indices, /) -> Tensor:
         return self._images[torch.as_tensor(np.asarray(indices, dtype=np.int64))]
 
 
-def require_classes(image_set: ImageSet, outputs: int) -> None:
-    """An error if a network with so many outputs cannot name this set's classes one for one."""
-    if len(image_set.classes) != outputs:
-        raise DataError(
-            f"the data set has {len(image_set.classes)} classes, but the network has {outputs} outputs; they must be "
-            "the same classes in the same order (restrict_classes takes a subset of a network's outputs)"
+def class_names(labels: npt.ArrayLike, given: Sequence[str] | None) -> list[str]:
+    """The names of the classes, by default their numbers; an error if there are too few for the labels."""
+    count = int(np.max(labels, initial=-1)) + 1
+    names = [str(number) for number in range(count)] if given is None else list(given)
+    if count > len(names):
+        raise DataError(f"labels go up to {count - 1}, but only {len(names)} class names were given")
+    return names
+
+
+@dataclass(frozen=True, eq=False)
+class Corrupted:
+    """The set `clean` under one corruption, made on the fly. An image depends on seed and position alone.
+
+    The position in `clean` is the corruption's index, so that order, batching and subsets change nothing. A
+    loader brings images to the protocol's size first and corrupts on the device (`apply`), as ImageNet-C was
+    made: resize, crop, corrupt.
+    """
+
+    clean: ImageSet
+    corruption: str
+    severity: int
+    _: KW_ONLY
+    seed: int = 0
+    constants: Constants = "auto"
+    draws: DrawKind = "device"
+
+    @property
+    def labels(self) -> npt.NDArray[np.int64]:
+        return self.clean.labels
+
+    @property
+    def classes(self) -> Sequence[str]:
+        return self.clean.classes
+
+    @property
+    def outputs(self) -> npt.NDArray[np.int64] | None:
+        """Positions of the classes among a network's outputs, where the clean set knows them."""
+        return getattr(self.clean, "outputs", None)
+
+    @property
+    def note(self) -> str:
+        """What is unusual about the clean data."""
+        return getattr(self.clean, "note", "")
+
+    def __len__(self) -> int:
+        return len(self.clean)
+
+    def __getitem__(self, position: int, /) -> tuple[Tensor, int]:
+        image, label = self.clean[position]
+        return self.apply(image[None], [position])[0], label
+
+    def images(self, indices: Indices, /) -> Tensor:
+        return self.apply(self.clean.images(indices), indices)
+
+    def apply(self, images: Tensor, indices: Indices) -> Tensor:
+        """Corrupt clean uint8 images [n, 3, H, W], which have these positions in the set, where they are."""
+        return corrupt(
+            images,
+            self.corruption,
+            self.severity,
+            seed=self.seed,
+            index=np.asarray(indices, dtype=np.int64),
+            constants=self.constants,
+            draws=self.draws,
         )
+
+
+def clean_set(image_set: ImageSet) -> ImageSet:
+    """The set itself, or what is behind a `Corrupted` one."""
+    return image_set.clean if isinstance(image_set, Corrupted) else image_set

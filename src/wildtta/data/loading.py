@@ -1,27 +1,28 @@
-"""Batches of a stream as tensors on the device: decoded in parallel, copied without waiting, always in stream order."""
+"""Batches of a stream as tensors on the device: decoded in parallel, copied without waiting, in order."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from wildtta.data.batch_reading import BatchReader, ReadBatch, corrupt_by_domain, encoded_set
-from wildtta.data.decoding import decode, decode_jpegs_on
-from wildtta.data.encoded import stack
+from wildtta.data.batch_reading import BatchReader, ReadBatch, assembled, corrupt_by_domain
+from wildtta.data.device_cache import KeptImages, kept_images
 from wildtta.data.errors import BrokenImage, DataError
-from wildtta.data.image_set import ImageSet
+from wildtta.data.image_files import EncodedImages, decode, decode_jpegs_on, stack
+from wildtta.data.image_set import ImageSet, Indices, clean_set
 from wildtta.data.preprocessing import InputProtocol, input_protocol
-from wildtta.streams.stream import Batch, Domain, Stream
+from wildtta.streams.labels import IntArray
+from wildtta.streams.stream import Batch, Stream, given
 
 ON_ERROR = ("raise", "skip")
 DECODERS = ("cpu", "gpu")
+_GATHERED_AT_ONCE = 1024
 
 
 class LoadedBatch(NamedTuple):
@@ -29,8 +30,8 @@ class LoadedBatch(NamedTuple):
 
     images: Tensor
     labels: Tensor
-    domains: npt.NDArray[np.int64]
-    indices: npt.NDArray[np.int64]
+    domains: IntArray
+    indices: IntArray
     reset: bool
     start: int
 
@@ -39,16 +40,18 @@ class StreamLoader:
     """The batches of a stream over one image set per domain.
 
     Args:
-        sets: one per domain of the stream. `Corrupted` ones are corrupted after resizing and cropping, on the device.
+        sets: one per domain of the stream. `Corrupted` ones are corrupted after the crop, on the device.
         stream: what comes when.
         protocol: a preprocessing protocol or its name.
         network: for protocol "timm".
-        device: where the batches shall be. On a GPU they come from pinned memory by non-blocking copies, as uint8.
-        workers: processes that read and decode; 0: in this process. The batches are the same whatever the number.
-        decoder: "cpu" (Pillow) or "gpu": JPEGs are decoded by the GPU, where torchvision can (they may differ from
-            the CPU's by a grey level or two); everything else still on the CPU.
-        on_error: "raise" a `BrokenImage` that names the file, or "skip" it: left out of its batch, warned of and
-            listed in `broken`.
+        device: where the batches shall be. To a GPU, uint8 is copied from pinned memory without blocking.
+        workers: processes that read and decode; 0: this one. Their number does not change the batches.
+        decoder: "cpu" (Pillow) or "gpu": JPEGs are decoded by the GPU, where torchvision can (they may differ
+            from the CPU's by a grey level or two); everything else still on the CPU.
+        on_error: "raise" a `BrokenImage` that names the file, or "skip" it: left out of its batch, warned of
+            and listed in `broken`.
+        cache: decode and corrupt every image once per process and keep it on the device, where a set takes at
+            most 1 GiB. Needs decoder "cpu" and on_error "raise".
     """
 
     def __init__(
@@ -62,16 +65,15 @@ class StreamLoader:
         workers: int = 0,
         decoder: str = "cpu",
         on_error: str = "raise",
+        cache: bool = False,
     ) -> None:
         if len(sets) != len(stream.domains):
             raise DataError(f"the stream has {len(stream.domains)} domains, but {len(sets)} image sets were given")
         for number, image_set in enumerate(sets):
-            own = stream.index[stream.domain == number]
-            if len(own) and int(own.max()) >= len(image_set):
-                raise DataError(
-                    f"the stream asks for image {int(own.max())} of {stream.domains[number]}, "
-                    f"whose set has {len(image_set)} images"
-                )
+            last = int(stream.index[stream.domain == number].max(initial=-1))
+            if last >= len(image_set):
+                asked = f"image {last} of {stream.domains[number]}"
+                raise DataError(f"the stream asks for {asked}, whose set has {len(image_set)} images")
         if on_error not in ON_ERROR or decoder not in DECODERS:
             raise DataError(
                 f"on_error must be one of {', '.join(ON_ERROR)} and decoder one of {', '.join(DECODERS)}, "
@@ -80,12 +82,15 @@ class StreamLoader:
         self.device = torch.device(device)
         if decoder == "gpu" and self.device.type != "cuda":
             raise DataError(f"decoder='gpu' needs a CUDA device, got device {str(self.device)!r}; use decoder='cpu'")
+        if cache and (decoder, on_error) != ("cpu", "raise"):
+            raise DataError(f"cache=True needs decoder='cpu' and on_error='raise', got {decoder!r} and {on_error!r}")
         self.sets = sets
         self.stream = stream
         self.protocol = input_protocol(protocol, network)
         self.workers = workers
         self.on_error = on_error
         self.decoder = decoder
+        self.cache = cache
         self.broken: list[str] = []
         """What was wrong with the images skipped so far, by file."""
 
@@ -94,9 +99,43 @@ class StreamLoader:
         return self.stream.batch_count
 
     def __iter__(self) -> Iterator[LoadedBatch]:
-        reader = BatchReader(
-            self.sets, self.stream, self.protocol, encoded=self.decoder == "gpu", corrupt=self.device.type == "cpu"
-        )
+        return self._batches(self.protocol.normalise)
+
+    def pixels(self) -> Iterator[LoadedBatch]:
+        """The same batches before normalisation: uint8."""
+        return self._batches(lambda images: images)
+
+    def _batches(self, finish: Callable[[Tensor], Tensor]) -> Iterator[LoadedBatch]:
+        kept = self._kept_sets() if self.cache else None
+        for images, batches in self._from_files() if kept is None else self._from_cache(kept):
+            sizes = [len(batch.indices) for batch in batches]
+            domains, indices = _joined(batches)
+            labels = torch.split(self._labels(domains, indices).to(self.device), sizes)
+            for batch, inputs, own in zip(batches, torch.split(finish(images), sizes), labels, strict=True):
+                yield LoadedBatch(inputs, own, *batch)
+
+    def _kept_sets(self) -> list[KeptImages] | None:
+        """All that the stream needs, on the device; None where a set is too large for it."""
+        found = [kept_images(image_set, self.protocol, self.device) for image_set in self.sets]
+        fitting = [kept for kept in found if kept is not None]
+        if len(fitting) < len(found):
+            return None
+        for number, kept in enumerate(fitting):
+            kept.fill(np.unique(self.stream.index[self.stream.domain == number]))
+        return fitting
+
+    def _from_cache(self, kept: Sequence[KeptImages]) -> Iterator[tuple[Tensor, list[Batch]]]:
+        """Several batches at once: at batch size 1 many small copies would cost more than the network."""
+        at_once = -(-_GATHERED_AT_ONCE // self.stream.batch_size)
+        for start in range(0, len(self), at_once):
+            batches = [self.stream.batch(number) for number in range(start, min(start + at_once, len(self)))]
+            domains, indices = _joined(batches)
+            yield _gathered(kept, domains, indices), batches
+
+    def _from_files(self) -> Iterator[tuple[Tensor, list[Batch]]]:
+        in_worker = self.device.type == "cpu"
+        encoded = self.decoder == "gpu"
+        reader = BatchReader(self.sets, self.stream, self.protocol, encoded=encoded, corrupt=in_worker)
         loader: DataLoader[ReadBatch] = DataLoader(
             reader,
             batch_size=None,
@@ -106,23 +145,18 @@ class StreamLoader:
             # Otherwise the loader takes a base seed for its workers from the global generator.
             generator=torch.Generator(),
         )
-        reset_pending = False
+        reset = False
         for batch, read in zip(self.stream.batches(), loader, strict=True):
-            reset_pending |= batch.reset
-            kept, images = self._finish(batch, read)
-            if len(kept):
-                indices, domains = batch.indices[kept], batch.domains[kept]
-                yield LoadedBatch(
-                    images=self.protocol.normalise(self._corrupt(images, domains, indices)),
-                    labels=self._labels(domains, indices),
-                    domains=domains,
-                    indices=indices,
-                    reset=reset_pending,
-                    start=batch.start,
-                )
-                reset_pending = False
+            reset |= batch.reset
+            places, images = self._decoded(batch, read)
+            if len(places):
+                left = Batch(batch.domains[places], batch.indices[places], reset, batch.start)
+                if not in_worker:
+                    images = corrupt_by_domain(self.sets, images, left.domains, left.indices)
+                yield images, [left]
+                reset = False
 
-    def _finish(self, batch: Batch, read: ReadBatch) -> tuple[npt.NDArray[np.int64], Tensor]:
+    def _decoded(self, batch: Batch, read: ReadBatch) -> tuple[IntArray, Tensor]:
         """Which of the batch's images there are, and they as uint8 on the device."""
         for problem in read["broken"]:
             self._report(problem)
@@ -131,7 +165,7 @@ class StreamLoader:
         if not len(read["jpeg_kept"]):
             return kept, images
         jpegs = list(torch.split(read["jpegs"], read["jpeg_sizes"].tolist()))
-        positions, decoded = self._decode_on_device(batch, read["jpeg_kept"].numpy(), jpegs)
+        positions, decoded = self._decoded_on_device(batch, read["jpeg_kept"].numpy(), jpegs)
         if not decoded:
             return kept, images
         places = np.concatenate([kept, positions])
@@ -139,49 +173,46 @@ class StreamLoader:
         parts = [*images, *decoded]
         return places[order], stack([parts[i] for i in order])
 
-    def _decode_on_device(
-        self, batch: Batch, positions: npt.NDArray[np.int64], jpegs: list[Tensor]
-    ) -> tuple[npt.NDArray[np.int64], list[Tensor]]:
+    def _decoded_on_device(
+        self, batch: Batch, positions: IntArray, jpegs: list[Tensor]
+    ) -> tuple[IntArray, list[Tensor]]:
         try:
             return positions, [self.protocol.fit(i) for i in decode_jpegs_on(self.device, jpegs)]
         except RuntimeError as error:
-            warnings.warn(f"the GPU could not decode a batch of JPEGs, so the CPU does: {error}", stacklevel=4)
-            # One file that the hardware can't decode (CMYK, broken) fails the whole call: Pillow tells which is broken.
-            kept, images = [], []
-            for position, jpeg in zip(positions, jpegs, strict=True):
-                image_set = encoded_set(self.sets[int(batch.domains[position])])
-                assert image_set is not None
-                try:
-                    image = decode(jpeg.numpy().tobytes(), image_set.where(int(batch.indices[position])))
-                except BrokenImage as problem:
-                    self._report(str(problem))
-                else:
-                    kept.append(int(position))
-                    images.append(self.protocol.fit(image.to(self.device)))
-            return np.array(kept, dtype=np.int64), images
+            warnings.warn(f"the GPU could not decode a batch of JPEGs, so the CPU does: {error}", stacklevel=5)
+        # One file that the hardware can't decode (CMYK, broken) fails the whole call: Pillow tells which.
+        decoded: dict[int, Tensor] = {}
+        for position, jpeg in zip(positions.tolist(), jpegs, strict=True):
+            files = clean_set(self.sets[int(batch.domains[position])])
+            assert isinstance(files, EncodedImages), "only files are handed over undecoded"
+            try:
+                image = decode(jpeg.numpy().tobytes(), files.where(int(batch.indices[position])))
+            except BrokenImage as problem:
+                self._report(str(problem))
+            else:
+                decoded[position] = self.protocol.fit(image.to(self.device))
+        return np.array(list(decoded), dtype=np.int64), list(decoded.values())
 
     def _report(self, problem: str) -> None:
         if self.on_error == "raise":
             raise BrokenImage(f"{problem}; on_error='skip' leaves such images out")
         self.broken.append(problem)
-        warnings.warn(f"skipped a broken image ({len(self.broken)} so far): {problem}", stacklevel=3)
+        warnings.warn(f"skipped a broken image ({len(self.broken)} so far): {problem}", stacklevel=5)
 
-    def _corrupt(
-        self, images: Tensor, domains: npt.NDArray[np.int64], indices: npt.NDArray[np.int64]
-    ) -> Tensor:
-        if self.device.type == "cpu":  # done by the workers
-            return images
-        return corrupt_by_domain(self.sets, images, domains, indices)
-
-    def _labels(self, domains: npt.NDArray[np.int64], indices: npt.NDArray[np.int64]) -> Tensor:
-        labels = np.empty(len(indices), dtype=np.int64)
-        for number in np.unique(domains):
-            own = domains == number
-            labels[own] = self.sets[int(number)].labels[indices[own]]
-        return torch.from_numpy(labels).to(self.device)
+    def _labels(self, domains: IntArray, indices: IntArray) -> Tensor:
+        return assembled(domains, lambda number, places: torch.from_numpy(self.sets[number].labels[indices[places]]))
 
 
-class Loader:
+def _joined(batches: Sequence[Batch]) -> tuple[IntArray, IntArray]:
+    """Domains and indices of several batches."""
+    return np.concatenate([b.domains for b in batches]), np.concatenate([b.indices for b in batches])
+
+
+def _gathered(kept: Sequence[KeptImages], domains: IntArray, indices: IntArray) -> Tensor:
+    return assembled(domains, lambda number, places: kept[number].take(indices[places]))
+
+
+class Loader(StreamLoader):
     """(images, labels) of one image set in a given order; the rest as in `StreamLoader`.
 
     >>> from wildtta.data import ArrayImages
@@ -193,35 +224,15 @@ class Loader:
     def __init__(
         self,
         image_set: ImageSet,
-        indices: Sequence[int] | npt.NDArray[np.int64] | None = None,
+        indices: Indices | None = None,
         *,
         batch_size: int = 64,
         protocol: str | InputProtocol,
         **settings: Any,
     ) -> None:
         order = np.arange(len(image_set)) if indices is None else np.asarray(indices, dtype=np.int64)
-        self._stream_loader = StreamLoader(
-            [image_set],
-            Stream(
-                scenario="given",
-                domains=(Domain("given"),),
-                domain=np.zeros(len(order), dtype=np.int64),
-                index=order,
-                batch_size=batch_size,
-            ),
-            protocol=protocol,
-            **settings,
-        )
-        self.protocol = self._stream_loader.protocol
+        super().__init__([image_set], given(order, batch_size), protocol=protocol, **settings)
 
-    @property
-    def broken(self) -> list[str]:
-        """What was wrong with the images skipped so far, by file."""
-        return self._stream_loader.broken
-
-    def __len__(self) -> int:
-        return len(self._stream_loader)
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for batch in self._stream_loader:
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:  # type: ignore[override]
+        for batch in super().__iter__():
             yield batch.images, batch.labels

@@ -1,16 +1,17 @@
 """From uint8 images to a network's input, by a named protocol that every result carries.
 
-`paper`: ImageNet mean and std for every network, 224 pixels (the authors' choice, also for the ViT that was trained
-with 0.5 and 0.5). `timm`: what the weights' own configuration says. `glyphs`: the embedded networks' scaling. `native`:
-ImageNet mean and std at the images' own size. `custom:...`: anything else, written out.
+`paper`: ImageNet mean and std for every network, 224 pixels (the authors' choice, also for the ViT that was
+trained with 0.5 and 0.5). `timm`: what the weights' own configuration says. `glyphs`: the embedded networks'
+scaling. `native`: ImageNet mean and std at the images' own size. `custom:...`: anything else, written out.
 
-Images that have a protocol's size already (ImageNet-C is stored at 224) are neither resized nor cropped; all others are
-resized on their shorter side and cropped at the centre.
+Images that have a protocol's size already (ImageNet-C is stored at 224) are neither resized nor cropped; all
+others are resized on their shorter side and cropped at the centre.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +30,7 @@ INTERPOLATIONS = ("bilinear", "bicubic")
 
 @dataclass(frozen=True)
 class InputProtocol:
-    """How images become input: shorter side to `resize`, centre crop of `size`, then (x / 255 - mean) / std."""
+    """How images become input: shorter side to `resize`, centre crop of `size`, (x / 255 - mean) / std."""
 
     name: str
     mean: Triple
@@ -52,7 +53,7 @@ class InputProtocol:
         return self.name
 
     def fit(self, images: Tensor) -> Tensor:
-        """Images [..., 3, H, W] resized and cropped to the protocol's size; values and dtype stay as they are."""
+        """Images [..., 3, H, W] resized and cropped to the protocol's size; the dtype stays."""
         height, width = images.shape[-2:]
         if self.size is None or (height, width) == (self.size, self.size):
             return images
@@ -79,8 +80,9 @@ PROTOCOLS: dict[str, InputProtocol] = {
 def input_protocol(protocol: str | InputProtocol, network: nn.Module | None = None) -> InputProtocol:
     """A protocol by name. "timm" needs the network whose configuration it is.
 
-    "custom:size=96,resize=110,mean=0.5,std=0.25,interpolation=bicubic" writes one out: mean and std default to
-    ImageNet's and may be one number or three with slashes (0.48/0.46/0.41); without size, images keep theirs.
+    "custom:size=96,resize=110,mean=0.5,std=0.25,interpolation=bicubic" writes one out: mean and std default
+    to ImageNet's and may be one number or three with slashes (0.48/0.46/0.41); without size, images keep
+    theirs.
     """
     if isinstance(protocol, InputProtocol):
         return protocol
@@ -137,19 +139,17 @@ def _timm_protocol(network: nn.Module | None) -> InputProtocol:
 
 
 def _custom_protocol(text: str) -> InputProtocol:
+    fields: dict[str, Any] = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
     try:
-        given = dict(part.split("=", 1) for part in text.removeprefix("custom:").split(",") if part)
-        unknown = sorted(set(given) - {"size", "resize", "mean", "std", "interpolation"})
-        if unknown:
-            raise ValueError(f"no field {', '.join(unknown)}")
-        return InputProtocol(
-            text,
-            mean=_triple([float(v) for v in given["mean"].split("/")]) if "mean" in given else IMAGENET_MEAN,
-            std=_triple([float(v) for v in given["std"].split("/")]) if "std" in given else IMAGENET_STD,
-            size=int(given["size"]) if "size" in given else None,
-            resize=int(given["resize"]) if "resize" in given else None,
-            interpolation=given.get("interpolation", "bilinear"),
-        )
+        for part in filter(None, text.removeprefix("custom:").split(",")):
+            name, _, value = part.partition("=")
+            if name not in ("size", "resize", "mean", "std", "interpolation"):
+                raise ValueError(f"no field {name}")
+            if name in ("mean", "std"):
+                fields[name] = _triple(value.split("/"))
+            else:
+                fields[name] = value if name == "interpolation" else int(value)
+        return InputProtocol(text, **fields)
     except ValueError as error:
         raise DataError(
             f"protocol {text!r} cannot be read ({error}); "
@@ -157,11 +157,10 @@ def _custom_protocol(text: str) -> InputProtocol:
         ) from error
 
 
-def _triple(values: Any) -> Triple:
-    listed = [float(v) for v in values]
-    if len(listed) not in (1, 3):
-        raise DataError(f"expected one value or one per RGB channel, got {len(listed)}")
-    red, green, blue = listed * 3 if len(listed) == 1 else listed
+def _triple(values: Sequence[float | str]) -> Triple:
+    if len(values) not in (1, 3):
+        raise DataError(f"expected one value or one per RGB channel, got {len(values)}")
+    red, green, blue = [float(value) for value in values] * (3 // len(values))
     return red, green, blue
 
 

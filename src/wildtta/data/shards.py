@@ -1,7 +1,7 @@
 """WebDataset shards: tar files in which the files of one sample share a name (`00017.jpg`, `00017.cls`).
 
-Streams are index streams, so samples are reached at random: the shards' headers are read once and images at their
-offsets. (The webdataset library itself reads shards from front to back only.)
+Streams are index streams, so samples are reached at random: the shards' headers are read once and images at
+their offsets. (The webdataset library itself reads shards from front to back only.)
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from wildtta.data.announcing import announced
-from wildtta.data.encoded import EncodedImages, is_image
 from wildtta.data.errors import DataError, layout_error, some_of
+from wildtta.data.image_files import EncodedImages, is_image
+from wildtta.data.image_set import class_names
 from wildtta.data.sources import TarSource, files_below
+from wildtta.progress import shown
 
 LAYOUT = "tar files with <key>.jpg (png, webp ...) and <key>.cls (the class index as text) or <key>.json with a 'label'"
 
@@ -24,23 +25,20 @@ def shards(
 ) -> EncodedImages:
     """The samples of WebDataset shards in shard order.
 
-    `path` is a folder of `.tar` files, one tar, a pattern with braces (`val-{0000..0049}.tar`), or several of these.
-    `classes` names the classes; without it they are called by their numbers.
+    `path` is a folder of `.tar` files, one tar, a pattern with braces (`val-{0000..0049}.tar`), or several of
+    these. `classes` names the classes; without it they are called by their numbers.
     """
+    paths = _shard_paths(path)
     files: list[tuple[TarSource, str]] = []
     labels: list[int] = []
-    for shard in announced(_shard_paths(path), f"{path}: listing shards"):
+    for shard in shown(paths, f"{path}: listing shards", len(paths)):
         source = TarSource(shard)
         for image, label in _samples(source):
             files.append((source, image))
             labels.append(label)
     if not files:
         raise layout_error(f"{path}: no samples in the shards", expected=LAYOUT, found="shards without images")
-    count = max(labels) + 1
-    names = [str(c) for c in range(count)] if classes is None else list(classes)
-    if count > len(names):
-        raise DataError(f"{path}: labels go up to {count - 1}, but only {len(names)} class names were given")
-    return EncodedImages(files, labels, names)
+    return EncodedImages(files, labels, class_names(labels, classes))
 
 
 def _shard_paths(path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[Path]:

@@ -1,6 +1,7 @@
-"""Where files lie: a folder, a zip or a tar. One door to list and to read, without unpacking.
+"""Where files lie: a folder, a zip or a tar. One way to list and to read them, without unpacking.
 
-Handles are opened per process, so that a source may be used in worker processes, forked or spawned.
+Names are relative, with forward slashes; `""` is the root. Hidden files are left out. Handles are opened per
+process, so that a source may be used in worker processes, forked or spawned.
 """
 
 from __future__ import annotations
@@ -10,29 +11,9 @@ import tarfile
 import zipfile
 from collections import defaultdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from wildtta.data.errors import DataError
-
-
-class Source(Protocol):
-    """A tree of files. Names are relative, with forward slashes; `""` is the root."""
-
-    path: Path
-
-    def folders(self, under: str = "") -> list[str]:
-        """Names of the folders directly in `under`, sorted."""
-        ...
-
-    def files(self, under: str = "") -> list[str]:
-        """Full names of the files directly in `under`, sorted."""
-        ...
-
-    def read(self, name: str) -> bytes: ...
-
-    def where(self, name: str) -> str:
-        """The file as a person would look for it."""
-        ...
 
 
 def open_source(path: str | os.PathLike[str]) -> Source:
@@ -41,10 +22,8 @@ def open_source(path: str | os.PathLike[str]) -> Source:
     if location.is_dir():
         return FolderSource(location)
     if not location.exists():
-        parent = location.parent
-        while not parent.exists():
-            parent = parent.parent
-        raise DataError(f"no data at {location}: the path does not exist (the nearest folder that does is {parent})")
+        nearest = next(parent for parent in location.parents if parent.exists())
+        raise DataError(f"no data at {location}: the path does not exist (the nearest folder that does is {nearest})")
     if location.suffix.lower() == ".zip":
         return ZipSource(location)
     if location.suffix.lower() == ".tar":
@@ -52,29 +31,32 @@ def open_source(path: str | os.PathLike[str]) -> Source:
     raise DataError(f"{location} is a file of another kind; expected a folder, a .zip or an uncompressed .tar")
 
 
+def inside(under: str, name: str) -> str:
+    """The full name of what is called `name` in the folder `under`."""
+    return f"{under}/{name}" if under else name
+
+
 def files_below(source: Source, under: str = "") -> list[str]:
     """Full names of all files below `under`: those directly in it, then folder by folder."""
     names = source.files(under)
     for folder in source.folders(under):
-        names += files_below(source, _join(under, folder))
+        names += files_below(source, inside(under, folder))
     return names
 
 
-def _join(under: str, name: str) -> str:
-    return f"{under}/{name}" if under else name
-
-
 class FolderSource:
-    """Files of a folder on disk. Hidden files are left out."""
+    """Files of a folder on disk."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def folders(self, under: str = "") -> list[str]:
+        """Names of the folders directly in `under`, sorted."""
         return sorted(e.name for e in self._entries(under) if e.is_dir())
 
     def files(self, under: str = "") -> list[str]:
-        return sorted(_join(under, e.name) for e in self._entries(under) if e.is_file())
+        """Full names of the files directly in `under`, sorted."""
+        return sorted(inside(under, e.name) for e in self._entries(under) if e.is_file())
 
     def _entries(self, under: str) -> list[os.DirEntry[str]]:
         with os.scandir(self.path / under) as entries:
@@ -84,6 +66,7 @@ class FolderSource:
         return (self.path / name).read_bytes()
 
     def where(self, name: str) -> str:
+        """The file as a person would look for it."""
         return str(self.path / name)
 
 
@@ -133,15 +116,6 @@ class ZipSource(_ArchiveTree):
         return {**self.__dict__, "_archive": None, "_process": None}
 
 
-def _has_end_mark(path: Path, members: list[tarfile.TarInfo]) -> bool:
-    """Whether an empty block follows the last member; a file cut off between two members has none."""
-    block = tarfile.BLOCKSIZE
-    end = max((m.offset_data + -(-m.size // block) * block for m in members), default=0)
-    with path.open("rb") as file:
-        file.seek(end)
-        return file.read(block) == bytes(block)
-
-
 class TarSource(_ArchiveTree):
     """Files of an uncompressed tar, read at their offsets."""
 
@@ -151,16 +125,24 @@ class TarSource(_ArchiveTree):
                 members = archive.getmembers()
         except tarfile.TarError as error:
             raise DataError(f"{path} is no complete uncompressed tar ({error}); fetch or unpack it again") from error
-        size = path.stat().st_size
-        cut = [m.name for m in members if m.offset_data + m.size > size]
-        if cut or not _has_end_mark(path, members):
-            place = f"in the middle of {cut[0]}" if cut else "without the end mark of a tar"
-            raise DataError(f"{path} ends {place}: the file is not complete; fetch it again")
         self._span = {m.name: (m.offset_data, m.size) for m in members if m.isfile()}
         super().__init__(path, list(self._span))
+        size, block = path.stat().st_size, tarfile.BLOCKSIZE
+        cut = [m.name for m in members if m.offset_data + m.size > size]
+        # An empty block follows the last member; a file cut off between two members has none.
+        end = max((m.offset_data + -(-m.size // block) * block for m in members), default=0)
+        if cut or self._read_at(end, block) != bytes(block):
+            place = f"in the middle of {cut[0]}" if cut else "without the end mark of a tar"
+            raise DataError(f"{path} ends {place}: the file is not complete; fetch it again")
 
     def read(self, name: str) -> bytes:
-        offset, size = self._span[name]
+        return self._read_at(*self._span[name])
+
+
+    def _read_at(self, offset: int, size: int) -> bytes:
         with self.path.open("rb") as file:
             file.seek(offset)
             return file.read(size)
+
+
+Source: TypeAlias = FolderSource | ZipSource | TarSource

@@ -1,14 +1,13 @@
-"""Write a corrupted copy of a data set in the layout of ImageNet-C: ``<corruption>/<severity>/<class>/<name>.JPEG``.
+"""Write a corrupted copy of a data set: ``<corruption>/<severity>/<class>/<name>.JPEG``, as ImageNet-C.
 
-Every file is written under another name and moved into place, so a file that exists is complete. A run that was killed
-continues where it stopped; since an image's result depends on its position and the seed only, the outcome equals that of an
-uninterrupted run, whatever the number of workers.
+Every file is written under another name and moved into place, so a file that exists is complete. A run that
+was killed continues where it stopped. An image's result depends on its position and the seed only, so the
+outcome equals that of an uninterrupted run, whatever the number of workers.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import multiprocessing
 import os
@@ -17,24 +16,30 @@ import signal
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait as wait_for_process
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from wildtta.corruptions import CORRUPTIONS, corrupt
+from wildtta.corruptions import CORRUPTIONS, Constants, corrupt
 from wildtta.corruptions.frost_textures import find_folder
-from wildtta.data.corruption_source import CorruptionSource, list_images
-from wildtta.data.errors import BrokenImage, DataError
+from wildtta.data.class_folders import LAYOUT, class_root, list_classes
+from wildtta.data.errors import BrokenImage, DataError, layout_error, some_of
+from wildtta.data.image_files import EncodedImages
+from wildtta.data.preprocessing import IMAGENET_MEAN, IMAGENET_STD, InputProtocol
+from wildtta.data.sources import open_source
 
 SETTINGS_FILE = "corruption-settings.json"
 _PARTIAL_FOLDER = ".partial"
 _IMAGES_PER_JOB = 32
 _JPEG_QUALITY = 85
+
+Job = tuple[str, range]
+"""A corruption, and the positions of the images to write under it."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +48,12 @@ class Settings:
 
     seed: int = 0
     size: int | None = None
-    constants: Literal["auto", "imagenet", "tiny"] = "auto"
+    """Resize the shorter side and cut the centre square, in ImageNet-C's ratio of 256 to 224."""
+    constants: Constants = "auto"
     frost_dir: str | None = None
     device: str = "cpu"
 
-    def fingerprint(self, source: CorruptionSource) -> dict[str, object]:
+    def fingerprint(self, images: int) -> dict[str, object]:
         """What must not change between a run and its continuation."""
         return {
             "seed": self.seed,
@@ -55,7 +61,7 @@ class Settings:
             "constants": self.constants,
             "frost": "generated" if find_folder(self.frost_dir) is None else "original",
             "device": torch.device(self.device).type,
-            "images": len(source),
+            "images": images,
         }
 
 
@@ -73,29 +79,6 @@ class Progress:
         return self.written + self.kept
 
 
-@dataclass(frozen=True)
-class _Job:
-    corruption: str
-    start: int
-    stop: int
-
-
-@dataclass(frozen=True)
-class _Plan:
-    source: CorruptionSource
-    destination: Path
-    severities: tuple[int, ...]
-    settings: Settings
-    broken: Literal["fatal", "skip"]
-
-
-@dataclass(frozen=True)
-class _JobResult:
-    written: int
-    kept: int
-    broken: tuple[str, ...]
-
-
 def write_corrupted(
     source: str | os.PathLike[str],
     destination: str | os.PathLike[str],
@@ -109,9 +92,13 @@ def write_corrupted(
 ) -> Progress:
     """Corrupt all images of ``source`` and write what ``destination`` does not hold yet.
 
+    An image's position in ``source``, as :func:`wildtta.data.folder` counts, is its index for the random
+    numbers. What is written therefore equals what the same folder gives when it is corrupted on the fly with
+    the same seed, up to the JPEG.
+
     Args:
         source: folder with one subfolder per class, or a zip archive of one.
-        destination: folder of the result; an unfinished one is continued if it was begun with the same settings.
+        destination: folder of the result; one that was begun with the same settings is continued.
         workers: processes that decode, corrupt and encode; 1 works in this process.
         broken: whether an image that cannot be decoded stops the run or is left out and named in the result.
         report: called after each finished piece of work.
@@ -119,24 +106,41 @@ def write_corrupted(
     if workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
     settings = settings or Settings()
-    images = list_images(source)
-    target = Path(destination)
-    jobs = [
-        _Job(corruption, start, min(start + _IMAGES_PER_JOB, len(images)))
-        for corruption in corruptions
-        for start in range(0, len(images), _IMAGES_PER_JOB)
-    ]
+    images = _clean_images(source)
+    writer = _Writer(images, _output_names(images), Path(destination), tuple(severities), settings, broken)
+    starts = range(0, len(images), _IMAGES_PER_JOB)
+    jobs = [(name, range(start, min(start + _IMAGES_PER_JOB, len(images)))) for name in corruptions for start in starts]
     progress = Progress(total=len(images) * len(corruptions) * len(severities))
-    with _exclusive(target):
-        _check_settings(target, settings.fingerprint(images))
-        plan = _Plan(images, target, tuple(severities), settings, broken)
-        for result in _run(plan, jobs, workers):
+    with _exclusive(writer.destination):
+        _check_settings(writer.destination, settings.fingerprint(len(images)))
+        for result in _results(writer, jobs, workers):
             progress.written += result.written
             progress.kept += result.kept
             progress.broken += [name for name in result.broken if name not in progress.broken]
             if report is not None:
                 report(progress)
     return progress
+
+
+def _clean_images(path: str | os.PathLike[str]) -> EncodedImages:
+    source = open_source(path)
+    root = class_root(source)
+    images = list_classes(source, root, source.folders(root))
+    if not len(images):
+        found = some_of(source.folders(root) + source.files(root))
+        raise layout_error(f"no images to corrupt in {source.path}", expected=LAYOUT, found=found)
+    return images
+
+
+def _output_names(images: EncodedImages) -> list[str]:
+    """Where the corrupted versions of every image go, below ``<corruption>/<severity>``."""
+    member_of: dict[str, str] = {}
+    for (_, member), label in zip(images.files, images.labels, strict=True):
+        output = f"{images.classes[label]}/{PurePosixPath(member).stem}.JPEG"
+        if output in member_of:
+            raise DataError(f"{member_of[output]} and {member} would both be written as {output}; rename one of them")
+        member_of[output] = member
+    return list(member_of)
 
 
 @contextlib.contextmanager
@@ -154,9 +158,8 @@ def _exclusive(target: Path) -> Iterator[None]:
                 # The system releases the lock when its process ends, also by a kill.
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                raise DataError(
-                    f"another run is writing to {target}; wait for it or choose another folder"
-                ) from error
+                message = f"another run is writing to {target}; wait for it or choose another folder"
+                raise DataError(message) from error
         for leftover in partial.iterdir():
             leftover.unlink()
         stack.callback(shutil.rmtree, partial, ignore_errors=True)
@@ -166,59 +169,40 @@ def _exclusive(target: Path) -> Iterator[None]:
 def _check_settings(target: Path, fingerprint: dict[str, object]) -> None:
     """Refuse to mix files of different settings in one folder."""
     path = target / SETTINGS_FILE
-    if path.exists():
-        found = json.loads(path.read_text())
-        changed = [
-            f"{name}: {found.get(name)!r}, now {value!r}"
-            for name, value in fingerprint.items()
-            if found.get(name) != value
-        ]
-        if changed:
-            raise DataError(
-                f"{target} was begun with other settings ({'; '.join(changed)}); repeat those or choose another folder"
-            )
-        return
-    temporary = target / _PARTIAL_FOLDER / SETTINGS_FILE
-    temporary.write_text(json.dumps(fingerprint, indent=1) + "\n")
-    os.replace(temporary, path)
+    if not path.exists():
+        temporary = target / _PARTIAL_FOLDER / SETTINGS_FILE
+        temporary.write_text(json.dumps(fingerprint, indent=1) + "\n")
+        os.replace(temporary, path)
+    found = json.loads(path.read_text())
+    differing = [name for name, value in fingerprint.items() if found.get(name) != value]
+    changed = [f"{name}: {found.get(name)!r}, now {fingerprint[name]!r}" for name in differing]
+    if changed:
+        raise DataError(
+            f"{target} was begun with other settings ({'; '.join(changed)}); repeat those or choose another folder"
+        )
 
 
-def _run(plan: _Plan, jobs: list[_Job], workers: int) -> Iterator[_JobResult]:
+def _results(writer: _Writer, jobs: list[Job], workers: int) -> Iterator[Progress]:
     if workers == 1:
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
-            for job in jobs:
-                yield _do(plan, job)
+            yield from map(writer.write, jobs)
         finally:
             torch.set_num_threads(threads)
         return
     # "spawn": a fork of a process that holds a CUDA context or running threads is not usable.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=(plan,)) as pool:
-        waiting: set[Future[_JobResult]] = set()
-        remaining = iter(jobs)
-        try:
-            while True:
-                waiting |= {
-                    pool.submit(_do_in_worker, job) for job in itertools.islice(remaining, 2 * workers - len(waiting))
-                }
-                if not waiting:
-                    return
-                finished, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                for future in finished:
-                    yield future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=(writer,)) as pool:
+        yield from pool.map(_write_in_worker, jobs)
 
 
-_worker_plan: _Plan | None = None
+_worker: _Writer | None = None
 
 
-def _start_worker(plan: _Plan) -> None:
-    global _worker_plan
-    _worker_plan = plan
+def _start_worker(writer: _Writer) -> None:
+    global _worker
+    _worker = writer
     torch.set_num_threads(1)
     # An interruption from the keyboard reaches all processes; the parent alone decides what ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -233,69 +217,75 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _do_in_worker(job: _Job) -> _JobResult:
-    assert _worker_plan is not None, "the pool's initializer has run before any job"
-    return _do(_worker_plan, job)
+def _write_in_worker(job: Job) -> Progress:
+    assert _worker is not None, "the pool's initializer has run before any job"
+    return _worker.write(job)
 
 
-def _do(plan: _Plan, job: _Job) -> _JobResult:
-    """Write the missing files of one corruption for a range of images."""
-    positions = range(job.start, job.stop)
-    missing = {
-        severity: [position for position in positions if not _output(plan, job.corruption, severity, position).exists()]
-        for severity in plan.severities
-    }
-    needed = sorted({position for absent in missing.values() for position in absent})
-    decoded: dict[int, Tensor] = {}
-    broken: list[str] = []
-    for position in needed:
-        image = _decode(plan, position)
-        if isinstance(image, BrokenImage):
-            broken.append(str(image))
-        else:
-            decoded[position] = image
-    written = 0
-    for severity, absent in missing.items():
-        same_size: dict[torch.Size, list[int]] = defaultdict(list)
-        for position in absent:
-            if position in decoded:
+@dataclass(frozen=True)
+class _Writer:
+    """Writes the files of a job that are not there yet."""
+
+    images: EncodedImages
+    outputs: list[str]
+    destination: Path
+    severities: tuple[int, ...]
+    settings: Settings
+    broken: Literal["fatal", "skip"]
+
+    def write(self, job: Job) -> Progress:
+        corruption, positions = job
+        done = Progress(total=len(positions) * len(self.severities))
+        missing = {
+            severity: [position for position in positions if not self._output(corruption, severity, position).exists()]
+            for severity in self.severities
+        }
+        done.kept = done.total - sum(len(absent) for absent in missing.values())
+        decoded: dict[int, Tensor] = {}
+        for position in sorted({position for absent in missing.values() for position in absent}):
+            image = self._clean(position)
+            if isinstance(image, BrokenImage):
+                done.broken.append(str(image))
+            else:
+                decoded[position] = image
+        for severity, absent in missing.items():
+            same_size: dict[torch.Size, list[int]] = defaultdict(list)
+            for position in filter(decoded.__contains__, absent):
                 same_size[decoded[position].shape].append(position)
-        for group in same_size.values():
-            _write_group(plan, job.corruption, severity, group, torch.stack([decoded[position] for position in group]))
-            written += len(group)
-    kept = len(positions) * len(plan.severities) - sum(len(absent) for absent in missing.values())
-    return _JobResult(written, kept, tuple(broken))
+            for group in same_size.values():
+                self._write_group(corruption, severity, group, torch.stack([decoded[position] for position in group]))
+                done.written += len(group)
+        return done
 
+    def _output(self, corruption: str, severity: int, position: int) -> Path:
+        return self.destination / corruption / str(severity) / self.outputs[position]
 
-def _decode(plan: _Plan, position: int) -> Tensor | BrokenImage:
-    try:
-        return plan.source.decode(position, plan.settings.size)
-    except BrokenImage as error:
-        if plan.broken == "fatal":
-            raise
-        return error
+    def _clean(self, position: int) -> Tensor | BrokenImage:
+        size = self.settings.size
+        resize = None if size is None else round(size * 256 / 224)
+        try:
+            return InputProtocol("cut", IMAGENET_MEAN, IMAGENET_STD, size, resize).fit(self.images.decoded(position))
+        except BrokenImage as error:
+            if self.broken == "fatal":
+                raise
+            return error
 
+    def _write_group(self, corruption: str, severity: int, positions: list[int], images: Tensor) -> None:
+        from PIL import Image
 
-def _output(plan: _Plan, corruption: str, severity: int, position: int) -> Path:
-    return plan.destination / corruption / str(severity) / plan.source.images[position].output
-
-
-def _write_group(plan: _Plan, corruption: str, severity: int, positions: list[int], images: Tensor) -> None:
-    from PIL import Image
-
-    settings = plan.settings
-    corrupted = corrupt(
-        images.to(settings.device),
-        corruption,
-        severity,
-        seed=settings.seed,
-        index=positions,
-        constants=settings.constants,
-        frost_dir=settings.frost_dir,
-    )
-    for position, pixels in zip(positions, corrupted.permute(0, 2, 3, 1).cpu().numpy(), strict=True):
-        output = _output(plan, corruption, severity, position)
-        output.parent.mkdir(parents=True, exist_ok=True)
-        temporary = plan.destination / _PARTIAL_FOLDER / f"{os.getpid()}.JPEG"
-        Image.fromarray(pixels).save(temporary, quality=_JPEG_QUALITY, optimize=True)
-        os.replace(temporary, output)
+        settings = self.settings
+        corrupted = corrupt(
+            images.to(settings.device),
+            corruption,
+            severity,
+            seed=settings.seed,
+            index=positions,
+            constants=settings.constants,
+            frost_dir=settings.frost_dir,
+        )
+        for position, pixels in zip(positions, corrupted.permute(0, 2, 3, 1).cpu().numpy(), strict=True):
+            output = self._output(corruption, severity, position)
+            output.parent.mkdir(parents=True, exist_ok=True)
+            temporary = self.destination / _PARTIAL_FOLDER / f"{os.getpid()}.JPEG"
+            Image.fromarray(pixels).save(temporary, quality=_JPEG_QUALITY, optimize=True)
+            os.replace(temporary, output)

@@ -1,11 +1,9 @@
-"""What a stream told: accuracy, calibration, cost and the health of the representation."""
+"""Measures of a run: accuracy, calibration, collapse, cost and the health of the representation."""
 
 from wildtta.metrics.calibration import adaptive_calibration_error, expected_calibration_error
+from wildtta.metrics.collapse import collapsed, row_collapsed
 from wildtta.metrics.cost import Stopwatch, peak_memory, reset_peak_memory
-from wildtta.metrics.embedding import tsne
-from wildtta.metrics.features import features, tap
-from wildtta.metrics.representation import FeatureStatistics, batch_redundancy_and_inequity
-from wildtta.metrics.seeds import mean_and_deviation
+from wildtta.metrics.representation import FeatureStatistics, batch_redundancy_and_inequity, features, tsne
 from wildtta.metrics.series import Series
 from wildtta.metrics.stream import StreamMeter, StreamRecord
 from wildtta.metrics.surface import entropy_gradient_scatter, entropy_surface, filter_normalised_direction
@@ -18,14 +16,14 @@ __all__ = [
     "StreamRecord",
     "adaptive_calibration_error",
     "batch_redundancy_and_inequity",
+    "collapsed",
     "entropy_gradient_scatter",
     "entropy_surface",
     "expected_calibration_error",
     "features",
     "filter_normalised_direction",
-    "mean_and_deviation",
     "peak_memory",
     "reset_peak_memory",
-    "tap",
+    "row_collapsed",
     "tsne",
 ]

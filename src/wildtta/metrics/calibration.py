@@ -1,4 +1,4 @@
-"""Calibration of the top-1 confidence: does a prediction made with 80 % confidence hold in 80 % of the cases?"""
+"""Calibration of the top-1 confidence: are 80 % of the predictions made with 80 % confidence right?"""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from torch import Tensor
 
 
 def expected_calibration_error(confidence: Tensor, correct: Tensor, *, bins: int = 15) -> float:
-    """ECE = Σ_b (n_b / n) · |accuracy_b − confidence_b| over ``bins`` bins of equal width, (lo, hi], as a fraction.
+    """ECE = Σ_b (n_b / n) · |accuracy_b − confidence_b| over bins of equal width, (lo, hi], as a fraction.
 
-    Guo et al., "On Calibration of Modern Neural Networks", 2017; L1 norm. ``confidence``: probability of the predicted
-    class, ``[n]``; ``correct``: whether that class was the label, ``[n]``.
+    Guo et al., "On Calibration of Modern Neural Networks", 2017; L1 norm. ``confidence``: probability of the
+    predicted class, ``[n]``; ``correct``: whether that class was the label, ``[n]``.
     """
     confidence, correct = _checked(confidence, correct, bins)
     edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64, device=confidence.device)
@@ -20,10 +20,10 @@ def expected_calibration_error(confidence: Tensor, correct: Tensor, *, bins: int
 
 
 def adaptive_calibration_error(confidence: Tensor, correct: Tensor, *, bins: int = 15) -> float:
-    """The same sum over bins of equal mass: the sorted confidences cut into ``bins`` runs of (nearly) equal length.
+    """The same sum over bins of equal mass: the sorted confidences cut into runs of (nearly) equal length.
 
-    Nixon et al., "Measuring Calibration in Deep Learning", 2019. It does not hide errors in a bin that holds nearly
-    everything, as equal widths do for a network that is nearly always sure.
+    Nixon et al., "Measuring Calibration in Deep Learning", 2019. It does not hide errors in a bin that holds
+    nearly everything, as equal widths do for a network that is nearly always sure.
     """
     confidence, correct = _checked(confidence, correct, bins)
     order = torch.argsort(confidence, stable=True)

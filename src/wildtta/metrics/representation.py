@@ -1,14 +1,18 @@
-"""Health of a representation: redundancy R, inequity I and dimensions that say nothing (SAR²'s signals of collapse).
+"""Health of a representation: redundancy R, inequity I and the share of dimensions near zero.
 
-Of R there are two readings worth watching: on standardised columns (the equation) and on standardised rows (what the
-paper uses for GroupNorm networks). Batch-wise values sit on a floor of about D / (B − 1) and can only be compared at
-one batch size and width; :class:`FeatureStatistics` gives the values over a whole stream.
+R is measured in two normalisations: of columns (the paper's equation) and of rows (what the paper uses for
+GroupNorm networks). Values of a batch have a floor of about D / (B − 1), so they can only be compared at one
+batch size and width; :class:`FeatureStatistics` gives the values over a whole stream.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -19,30 +23,54 @@ from wildtta.methods.sar2.redundancy import (
     redundancy,
     redundancy_from_moments,
 )
+from wildtta.network.features import FeatureTap
 
 SPARSITY_LEVELS: tuple[float, ...] = (0.1, 0.01, 0.001)
 """Below which mean magnitude a feature dimension counts as near zero (the paper's table M)."""
 
 
 def batch_redundancy_and_inequity(rows: Tensor, head: nn.Linear) -> dict[str, Tensor]:
-    """R in both readings and I of one batch of features ``[B, D]``, as 0-dim tensors on their device."""
+    """R in both normalisations and I of one batch of features ``[B, D]``, as 0-dim tensors."""
     with torch.no_grad():
         wide = rows if rows.dtype == torch.float64 else rows.float()
         return {
             "feature_redundancy": redundancy(wide, normalisation="columns"),
             "feature_redundancy_rows": redundancy(wide, normalisation="rows"),
-            "feature_inequity": inequity(wide, head.weight.to(wide.dtype), _bias(head, wide.dtype)),
+            "feature_inequity": inequity(wide, *_weights(head, wide)),
         }
+
+
+def features(forward: Callable[[Tensor], Any], head: nn.Module, images: Tensor) -> Tensor:
+    """``[batch, D]`` features of ``images``: what enters ``head`` in a pass without gradient."""
+    with torch.no_grad(), contextlib.closing(FeatureTap(head)) as tap:
+        forward(images)
+    taken = tap.take()
+    if taken is None:
+        raise RuntimeError("the head was not called in a forward pass, so the features could not be read")
+    return taken
+
+
+def tsne(points: Tensor, *, seed: int = 0, perplexity: float = 30.0) -> npt.NDArray[Any]:
+    """t-SNE coordinates ``[n, 2]`` of features ``[n, D]`` (scikit-learn, PCA start: the seed decides it)."""
+    try:
+        from sklearn.manifold import TSNE
+    except ImportError as error:
+        raise ImportError("t-SNE needs scikit-learn: pip install 'wildtta[report]'") from error
+    if len(points) < 4:
+        raise ValueError(f"t-SNE needs at least 4 points, got {len(points)}")
+    # scikit-learn wants a perplexity below the number of points.
+    transform = TSNE(2, perplexity=min(perplexity, (len(points) - 1) / 3), init="pca", random_state=seed)
+    return np.asarray(transform.fit_transform(points.float().cpu().numpy()))
 
 
 class FeatureStatistics:
     """R, I and sparsity over any number of batches, from sums kept on the features' device in float64.
 
-    Second moments are summed about the first batch's mean: features whose mean is far above their deviation would lose
-    their digits otherwise. (Apple's GPUs have no float64; the sums are float32 there.)
+    Second moments are summed about the first batch's mean: features whose mean is far above their deviation
+    would lose their digits otherwise. (Apple's GPUs have no float64; the sums are float32 there.)
 
     Args:
-        moments: also keep the two D × D matrices that R needs; without them only sparsity and I are told.
+        moments: also keep the two D × D matrices that R needs; without them there is no R.
     """
 
     def __init__(self, *, moments: bool = True) -> None:
@@ -72,14 +100,13 @@ class FeatureStatistics:
 
     def sparsity(self) -> dict[str, float]:
         """Percent of the D dimensions whose mean magnitude over all samples is below each level (table M)."""
-        magnitude = self._told("absolute") / self._count
+        magnitude = self._sum("absolute") / self._count
         return {str(level): 100 * float((magnitude < level).double().mean()) for level in SPARSITY_LEVELS}
 
     def health(self, head: nn.Linear) -> dict[str, Any]:
-        """R in both readings, I, and the class that the mean feature is taken for (table L, figure D)."""
-        mean = (self._told("total") / self._count)[None]
-        weight = head.weight.detach().to(mean)
-        logits = nn.functional.linear(mean, weight, None if head.bias is None else head.bias.detach().to(mean))
+        """R in both normalisations, I, and the class of the mean feature (table L, figure D)."""
+        mean = (self._sum("total") / self._count)[None]
+        logits = nn.functional.linear(mean, *_weights(head, mean))
         values: dict[str, Any] = {
             "samples": self._count,
             "inequity": float(inequity_of_logits(logits)),
@@ -93,11 +120,12 @@ class FeatureStatistics:
             values |= {"redundancy": float(of_columns), "redundancy_rows": float(of_rows)}
         return values
 
-    def _told(self, name: str) -> Tensor:
+    def _sum(self, name: str) -> Tensor:
         if not self._count:
             raise ValueError("no features were recorded")
         return self._sums[name]
 
 
-def _bias(head: nn.Linear, dtype: torch.dtype) -> Tensor | None:
-    return None if head.bias is None else head.bias.to(dtype)
+def _weights(head: nn.Linear, like: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias of the head in the precision and on the device of ``like``."""
+    return head.weight.detach().to(like), None if head.bias is None else head.bias.detach().to(like)

@@ -1,4 +1,4 @@
-"""Small numbers per batch (gradient norm, entropy, redundancy ...), kept on the device until the stream ends."""
+"""Small numbers per batch (gradient norm, entropy, R ...), kept on the device until the stream ends."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _POINTS = 400
 class Series:
     """Rows of named scalars, one row per batch.
 
-    Values may be numbers, 0-dim tensors on any device, or None (a gap). What is on a device stays there, packed into
-    one small tensor per batch, until :meth:`read`.
+    Values may be numbers, 0-dim tensors on any device, or None (a gap). What is on a device stays there,
+    packed into one small tensor per batch, until :meth:`read`.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Series:
 
 
 def thin(columns: Mapping[str, np.ndarray[Any, Any]], points: int = _POINTS) -> dict[str, list[float | None]]:
-    """Means over consecutive windows so that at most ``points`` values are left; ``batch`` gives each window's end.
+    """Means over windows so that at most ``points`` values are left; ``batch`` gives each window's end.
 
     A window without a value is None.
     """

@@ -1,27 +1,30 @@
-"""Online accuracy and calibration: every sample is scored by the prediction made before the update that uses it."""
+"""Online accuracy and calibration: a sample is scored by the prediction made before its update."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from wildtta.metrics.calibration import adaptive_calibration_error, expected_calibration_error
+from wildtta.metrics.collapse import collapsed
+
+Array: TypeAlias = npt.NDArray[Any]
 
 _ROWS_PER_FLUSH = 4096
 _RUNNING_POINTS = 100
-_COLLAPSE_SHARE = 0.5
 
 
 class StreamMeter:
     """Collects what the summary needs of each batch's logits, on their device and without waiting for it.
 
-    Logits are kept (copied: a captured graph reuses its output) until a few thousand rows are there, then reduced to
-    four numbers a sample. Nothing is read back before :meth:`record`.
+    Logits are kept (copied: a captured graph reuses its output) until a few thousand rows are there, then
+    reduced to four numbers a sample. Nothing is read back before :meth:`record`.
 
     Args:
         labels: the whole stream's labels in stream order, int64, on the device of the logits.
@@ -62,25 +65,19 @@ class StreamMeter:
         self._flush()
         if not self._parts:
             raise ValueError("no batch was recorded")
-        predicted, confidence, nll, rank = (torch.cat(column).cpu() for column in zip(*self._parts, strict=True))
-        return StreamRecord(
-            labels=self._labels[: self._done].cpu().numpy(),
-            predicted=predicted.numpy(),
-            confidence=confidence.numpy(),
-            nll=nll.numpy(),
-            rank=rank.numpy(),
-        )
+        columns = (torch.cat(column).cpu().numpy() for column in zip(*self._parts, strict=True))
+        return StreamRecord(self._labels[: self._done].cpu().numpy(), *columns)
 
 
 @dataclass(frozen=True)
 class StreamRecord:
-    """Per sample, in stream order: label, predicted class, its probability, −ln p(label), classes above the label."""
+    """Per sample: label, predicted class, its probability, −ln p(label), classes above the label."""
 
-    labels: np.ndarray[Any, Any]
-    predicted: np.ndarray[Any, Any]
-    confidence: np.ndarray[Any, Any]
-    nll: np.ndarray[Any, Any]
-    rank: np.ndarray[Any, Any]
+    labels: Array
+    predicted: Array
+    confidence: Array
+    nll: Array
+    rank: Array
 
     @property
     def first_non_finite(self) -> int | None:
@@ -88,17 +85,23 @@ class StreamRecord:
         broken = np.flatnonzero(~(np.isfinite(self.confidence) & np.isfinite(self.nll)))
         return int(broken[0]) if len(broken) else None
 
-    def summary(self, classes: int, domains: np.ndarray[Any, Any], names: Sequence[str]) -> dict[str, Any]:
+    def summary(self, classes: int, domains: Array, names: Sequence[str], *, adapts: bool = True) -> dict[str, Any]:
         """The metrics of a row; accuracies, calibration errors and shares in percent.
+
+        ``histogram`` and the top class are those of the predictions over the last fifth of the stream.
 
         Args:
             classes: number of classes.
             domains: per sample, the position of its corruption in ``names``.
             names: the stream's corruptions (``["clean"]`` for none).
+            adapts: whether the network was adapted; else it is never called collapsed.
         """
         correct = self.predicted == self.labels
         confidence, hits = torch.from_numpy(self.confidence), torch.from_numpy(correct)
-        histogram, share, collapsed = self.last_fifth(classes)
+        last_fifth = slice(-max(1, len(correct) // 5), None)
+        histogram = np.bincount(self.predicted[last_fifth], minlength=classes)
+        top_share = float(histogram.max() / histogram.sum())
+        true_share = float((self.labels[last_fifth] == histogram.argmax()).mean())
         return {
             "accuracy": _percent(correct.mean()),
             "top5": _percent((self.rank < 5).mean()),
@@ -112,31 +115,19 @@ class StreamRecord:
             "per_class": _per_class(correct, self.labels, classes),
             "running": _running(correct),
             "histogram": histogram.tolist(),
-            "top_class_share": _percent(share),
-            "collapsed": collapsed,
+            "top_class_share": _percent(top_share),
+            "top_class_true_share": _percent(true_share),
+            "collapsed": collapsed(top_share, true_share, adapts=adapts),
         }
 
-    def last_fifth(self, classes: int) -> tuple[np.ndarray[Any, Any], float, bool]:
-        """Prediction counts over the last fifth of the stream, the top class's share, and whether it is a collapse.
 
-        Collapse: at least half of these predictions are one class, and that is at least twice what the labels of the
-        same stretch hold of it (in a class-ordered stream one class may rightly fill a short stretch).
-        """
-        start = len(self.predicted) - max(1, len(self.predicted) // 5)
-        histogram = np.bincount(self.predicted[start:], minlength=classes)
-        top = int(histogram.argmax())
-        share = float(histogram[top] / histogram.sum())
-        true_share = float((self.labels[start:] == top).mean())
-        return histogram, share, share >= _COLLAPSE_SHARE and share >= 2 * true_share
-
-
-def _per_class(correct: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], classes: int) -> list[float | None]:
+def _per_class(correct: Array, labels: Array, classes: int) -> list[float | None]:
     seen = np.bincount(labels, minlength=classes)
     hits = np.bincount(labels, weights=correct, minlength=classes)
     return [round(100 * float(hit / count), 2) if count else None for hit, count in zip(hits, seen, strict=True)]
 
 
-def _running(correct: np.ndarray[Any, Any]) -> list[list[float]]:
+def _running(correct: Array) -> list[list[float]]:
     """Accuracy so far at up to 100 evenly spaced positions, the last sample among them."""
     so_far = np.cumsum(correct)
     ends = np.unique(np.linspace(0, len(correct), _RUNNING_POINTS + 1).astype(int)[1:])

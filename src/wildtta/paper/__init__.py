@@ -1,11 +1,12 @@
 """The paper as data and experiments: its printed numbers, its 27 tables and 14 figures, and its claims as checks."""
 
-from wildtta.paper.claim import Claim, Outcome, decide
-from wildtta.paper.claims import claims, outcomes
-from wildtta.paper.experiment import Experiment, NotRun, Spot, Value, View, unique
+from wildtta.paper.experiment import Claim, Experiment, Spot, unique
 from wildtta.paper.printed import PrintedTable, printed, printed_tables
-from wildtta.paper.registry import experiments, select
+from wildtta.paper.registry import claims, experiments, select
+from wildtta.paper.sections import asked, section, sections, table_of
 from wildtta.paper.settings import WHERE, Network, Scale, Setting, Where, setting
+from wildtta.paper.view import NotRun, TooShort, Value, View, decide
+from wildtta.report.outcome import Outcome
 
 __all__ = [
     "WHERE",
@@ -18,16 +19,20 @@ __all__ = [
     "Scale",
     "Setting",
     "Spot",
+    "TooShort",
     "Value",
     "View",
     "Where",
+    "asked",
     "claims",
     "decide",
     "experiments",
-    "outcomes",
     "printed",
     "printed_tables",
+    "section",
+    "sections",
     "select",
     "setting",
+    "table_of",
     "unique",
 ]

@@ -1,23 +1,21 @@
-"""What an experiment of the paper is: spots (one number or one curve each), where they stand, and what they show."""
+"""What an experiment of the paper is: what it runs, how it is drawn, and what the paper claims about it."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Concatenate, Literal, ParamSpec, TypeVar
 
-from wildtta.bench import Cell, Row
+from wildtta.bench import Cell
 from wildtta.paper.settings import Setting
 from wildtta.report.chart import Chart
+
+if TYPE_CHECKING:
+    from wildtta.paper.view import View
 
 ACCURACY = "metrics/accuracy"
 ECE = "metrics/ece"
 AVERAGE = "Avg"
-
-
-class NotRun(Exception):
-    """A number that the journal does not have; the message says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +27,8 @@ class Spot:
         column: label of its column.
         cells: the runs behind it: one per seed, and per corruption where the number is a mean over corruptions.
         parts: where the number is a mean of other spots with equal weights, those spots (``cells`` are then all theirs).
-        metric: path into a journal row, such as ``metrics/accuracy`` or ``metrics/per_corruption/fog``, or one of
-            :data:`DERIVED`.
+        metric: path into a journal row, such as ``metrics/accuracy`` or ``metrics/per_corruption/fog``, or what
+            :func:`wildtta.paper.view.value_of` makes of a row.
         printed: the paper's number at this place, and ``printed_std`` its standard deviation.
         missing: why it cannot be run in this setting; empty where it can.
     """
@@ -45,27 +43,65 @@ class Spot:
     missing: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Value:
-    """Mean and standard deviation over the seeds (0 where there is one)."""
+Plan = Callable[[Setting], list[Spot]]
+Draw = Callable[["View"], list[Chart]]
+Part = tuple[bool, str]
+"""A part of a verdict: whether it holds, and the numbers that decide it."""
+Check = Callable[["View"], Iterable[Part]]
 
-    mean: float
-    std: float
-    seeds: int
+First = TypeVar("First")
+Rest = ParamSpec("Rest")
+Result = TypeVar("Result")
 
 
-@dataclass(frozen=True, kw_only=True)
+def later(function: Callable[Concatenate[First, Rest], Result]) -> Callable[Rest, Callable[[First], Result]]:
+    """Decorator: called without its first argument (a setting or a view), a function waits for it."""
+
+    def waiting(*arguments: Rest.args, **options: Rest.kwargs) -> Callable[[First], Result]:
+        return lambda first: function(first, *arguments, **options)
+
+    return waiting
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One sentence of the paper that a run can confirm or refute; it holds where all parts of its check do.
+
+    Orderings ("SAR is above Tent") are checked on whatever data was run. Magnitudes ("by 7.8 points") count only where
+    data, networks and stream lengths are the paper's (:attr:`Setting.same_as_paper`). The experiment gives it its name.
+    """
+
+    text: str
+    check: Check
+    experiment: str = ""
+    number: int = 0
+
+    @property
+    def name(self) -> str:
+        """``table-1/C1``."""
+        return f"{self.experiment}/C{self.number}"
+
+
 class Experiment:
-    """A table or figure of the paper: ``plan`` says what to run, ``draw`` (figures) how to show it."""
+    """A table or figure of the paper: what to run, how to draw it (figures), and what is claimed about it."""
 
-    name: str
-    title: str
-    needs: str
-    plan: Callable[[Setting], list[Spot]]
-    row_names: tuple[str, ...] = ("model", "method")
-    unit: str = "accuracy, %"
-    draw: Callable[[View], list[Chart]] | None = None
-    note: str = ""
+    def __init__(
+        self,
+        name: str,
+        title: str,
+        needs: str,
+        plan: Plan,
+        *claims: Claim,
+        draw: Draw | None = None,
+        row_names: tuple[str, ...] = ("model", "method"),
+        unit: str = "accuracy, %",
+        digits: int = 1,
+        note: str = "",
+    ) -> None:
+        self.name, self.title, self.needs, self.note = name, title, needs, note
+        self.plan, self.draw = plan, draw
+        self.claims = [replace(claim, experiment=name, number=number) for number, claim in enumerate(claims, 1)]
+        self.row_names, self.unit, self.digits = row_names, unit, digits
 
     @property
     def kind(self) -> Literal["table", "figure"]:
@@ -86,140 +122,3 @@ class Experiment:
 def unique(cells: Iterable[Cell]) -> list[Cell]:
     """Each cell once (tables share many), in order of first use."""
     return list({cell.key: cell for cell in cells}.values())
-
-
-class View:
-    """An experiment's spots filled from journal rows; what is missing raises :class:`NotRun` when asked for."""
-
-    def __init__(self, experiment: Experiment, setting: Setting, rows: Mapping[str, Row]) -> None:
-        self.experiment = experiment
-        self.setting = setting
-        self.spots = experiment.plan(setting)
-        self._rows = rows
-        self._places = {(spot.row, spot.column): spot for spot in self.spots}
-
-    @property
-    def row_labels(self) -> list[tuple[str, ...]]:
-        """Row labels in order of first use."""
-        return list(dict.fromkeys(spot.row for spot in self.spots))
-
-    @property
-    def columns(self) -> list[str]:
-        """Column labels in order of first use."""
-        return list(dict.fromkeys(spot.column for spot in self.spots))
-
-    def spot(self, *where: str) -> Spot:
-        """The spot of these row labels and, last, the column."""
-        spot = self._places.get((where[:-1], where[-1]))
-        if spot is None:
-            raise NotRun(f"{' / '.join(where)} is not part of this run")
-        return spot
-
-    def by_seed(self, spot: Spot) -> dict[int, float]:
-        """The spot's number for each seed that is complete: the mean over its parts, or its cells (one per corruption).
-
-        A journal that was cut short gives the seeds that it has; :class:`NotRun` where there is none.
-        """
-        if spot.parts:
-            columns = [self.by_seed(part) for part in spot.parts]
-            shared = set.intersection(*(set(column) for column in columns))
-            if not shared:
-                raise NotRun("no seed is complete")
-            return {seed: statistics.fmean(column[seed] for column in columns) for seed in sorted(shared)}
-        by_seed: dict[int, list[Cell]] = {}
-        for cell in spot.cells:
-            by_seed.setdefault(cell.seed, []).append(cell)
-        complete = {seed: cells for seed, cells in by_seed.items() if not any(self._lack(cell, spot) for cell in cells)}
-        if not complete:
-            lacking = (self._lack(cell, spot) for cell in spot.cells)
-            where = " / ".join((*spot.row, spot.column))
-            raise NotRun(spot.missing or next(filter(None, lacking), f"{where} has nothing to run here"))
-        return {
-            seed: statistics.fmean(float(look_up(self._rows[cell.key], spot.metric)) for cell in cells)
-            for seed, cells in complete.items()
-        }
-
-    def _lack(self, cell: Cell, spot: Spot) -> str:
-        """Why a cell has no number for a spot; empty where it has."""
-        row = self._rows.get(cell.key)
-        if row is None:
-            return f"{cell.describe()} has not been run"
-        if row["status"] != "ok":
-            return f"{cell.describe()} failed: {row.get('reason')}"
-        return "" if look_up(row, spot.metric) is not None else f"{cell.describe()} recorded no {spot.metric}"
-
-    def value_at(self, spot: Spot) -> Value:
-        """Mean and standard deviation of :meth:`by_seed`."""
-        return summarise(list(self.by_seed(spot).values()))
-
-    def value(self, *where: str) -> Value:
-        """The number at these row labels and, last, the column."""
-        return self.value_at(self.spot(*where))
-
-    def mean(self, *where: str) -> float:
-        """Its mean over the seeds."""
-        return self.value(*where).mean
-
-    def row(self, *where: str) -> Row:
-        """The first seed's journal row behind a spot: where curves and diagnostics live."""
-        spot = self.spot(*where)
-        if not spot.cells:
-            raise NotRun(spot.missing or f"{' / '.join(where)} has nothing to run here")
-        row = self._rows.get(spot.cells[0].key)
-        if row is None or row["status"] != "ok":
-            raise NotRun(self._lack(spot.cells[0], spot))
-        return row
-
-    def finished(self, spot: Spot) -> list[Row]:
-        """The finished rows behind a spot, as many as there are."""
-        rows = (self._rows.get(cell.key) for cell in spot.cells)
-        return [row for row in rows if row is not None and row["status"] == "ok"]
-
-    def has(self, *where: str) -> bool:
-        """Whether that number is there."""
-        try:
-            self.value(*where)
-        except NotRun:
-            return False
-        return True
-
-    @property
-    def found(self) -> int:
-        """How many of the experiment's cells the journal holds as finished."""
-        cells = unique(cell for spot in self.spots for cell in spot.cells)
-        return sum(1 for cell in cells if self._rows.get(cell.key, {}).get("status") == "ok")
-
-
-def summarise(numbers: Sequence[float]) -> Value:
-    """Mean and sample standard deviation of one number per seed."""
-    return Value(
-        mean=statistics.fmean(numbers),
-        std=statistics.stdev(numbers) if len(numbers) > 1 else 0.0,
-        seeds=len(numbers),
-    )
-
-
-def look_up(row: Row, path: str) -> Any:
-    """Follow a path such as ``metrics/accuracy`` into a journal row; None where it leads nowhere."""
-    if path in DERIVED:
-        return DERIVED[path](row)
-    place: Any = row
-    for name in path.split("/"):
-        place = place.get(name) if isinstance(place, Mapping) else None
-    return place
-
-
-def _top_class(row: Row) -> int | None:
-    counts = look_up(row, "metrics/histogram")
-    return max(range(len(counts)), key=counts.__getitem__) if counts else None
-
-
-def _stream_seconds(row: Row) -> float | None:
-    milliseconds, batches = look_up(row, "cost/ms_per_batch"), look_up(row, "cost/batches")
-    return None if milliseconds is None or batches is None else milliseconds * batches / 1000
-
-
-#: Numbers that a journal row holds only implicitly: the class predicted most at the stream's end, and the seconds that
-#: predicting and learning took (without reading images and building the network).
-TOP_CLASS, STREAM_SECONDS = "top class", "stream seconds"
-DERIVED: dict[str, Callable[[Row], Any]] = {TOP_CLASS: _top_class, STREAM_SECONDS: _stream_seconds}

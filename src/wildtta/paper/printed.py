@@ -7,10 +7,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
-from typing import Any
 
 Printed = float | int | str | bool | None
 
@@ -21,8 +21,8 @@ class PrintedRow:
 
     model: str | None
     method: str
-    values: tuple[Printed, ...]
-    std: tuple[float | None, ...] | None = None
+    values: Sequence[Printed]
+    std: Sequence[float | None] | None = None
     severity: int | None = None
 
 
@@ -30,13 +30,12 @@ class PrintedRow:
 class PrintedTable:
     """One printed table, addressed by (model, method, column)."""
 
-    name: str
     data: str
-    severity: int | tuple[int, ...] | None
+    severity: int | Sequence[int] | None
     scenario: str
     metric: str
-    columns: tuple[str, ...]
-    rows: tuple[PrintedRow, ...]
+    columns: Sequence[str]
+    rows: Sequence[PrintedRow]
 
     def row(self, model: str | None, method: str, *, severity: int | None = None) -> PrintedRow | None:
         """The line of that model and method, or None where the paper has none."""
@@ -59,33 +58,12 @@ class PrintedTable:
         return number, row.std[place] if row.std is not None else None
 
 
-def _table(name: str, raw: dict[str, Any]) -> PrintedTable:
-    severity = raw["severity"]
-    return PrintedTable(
-        name=name,
-        data=raw["data"],
-        severity=tuple(severity) if isinstance(severity, list) else severity,
-        scenario=raw["scenario"],
-        metric=raw["metric"],
-        columns=tuple(raw["columns"]),
-        rows=tuple(
-            PrintedRow(
-                model=row["model"],
-                method=row["method"],
-                values=tuple(row["values"]),
-                std=tuple(row["std"]) if "std" in row else None,
-                severity=row.get("severity"),
-            )
-            for row in raw["rows"]
-        ),
-    )
-
-
 @lru_cache(maxsize=1)
 def printed_tables() -> dict[str, PrintedTable]:
     """All 27 tables by their name in the paper: "1" .. "9", "A" .. "R"."""
     text = resources.files(__package__).joinpath("printed.json").read_text(encoding="utf-8")
-    return {name: _table(name, raw) for name, raw in json.loads(text).items()}
+    tables = json.loads(text).items()
+    return {name: PrintedTable(**{**raw, "rows": [PrintedRow(**row) for row in raw["rows"]]}) for name, raw in tables}
 
 
 def printed(name: str) -> PrintedTable:

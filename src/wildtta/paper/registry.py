@@ -4,26 +4,10 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from wildtta.paper import (
-    figures_curve,
-    figures_picture,
-    figures_sweep,
-    tables_ablation,
-    tables_comparison,
-    tables_network,
-)
-from wildtta.paper.experiment import Experiment
+from wildtta.paper import ablations, batchnorm, collapse, comparisons, costs, pictures, sensitivity, wild_streams
+from wildtta.paper.experiment import Claim, Experiment
 
-_PARTS = (
-    tables_comparison.TABLES,
-    tables_comparison.APPENDIX,
-    tables_ablation.TABLES,
-    tables_ablation.APPENDIX,
-    tables_network.TABLES,
-    figures_sweep.FIGURES,
-    figures_curve.FIGURES,
-    figures_picture.FIGURES,
-)
+_SUBJECTS = (comparisons, costs, ablations, sensitivity, collapse, wild_streams, batchnorm, pictures)
 
 
 def _order(experiment: Experiment) -> tuple[bool, bool, str]:
@@ -34,8 +18,13 @@ def _order(experiment: Experiment) -> tuple[bool, bool, str]:
 @lru_cache(maxsize=1)
 def experiments() -> dict[str, Experiment]:
     """``table-1`` .. ``table-9``, ``table-a`` .. ``table-r``, ``figure-1`` .. ``figure-9``, ``figure-a`` .. ``figure-e``."""
-    everything = sorted((experiment for part in _PARTS for experiment in part), key=_order)
-    return {experiment.name: experiment for experiment in everything}
+    found = [value for subject in _SUBJECTS for value in vars(subject).values() if isinstance(value, Experiment)]
+    return {experiment.name: experiment for experiment in sorted(found, key=_order)}
+
+
+def claims() -> list[Claim]:
+    """Every checkable claim, in the order of the experiments."""
+    return [claim for experiment in experiments().values() for claim in experiment.claims]
 
 
 def select(names: list[str]) -> list[Experiment]:

@@ -6,11 +6,12 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, Literal
 
-from wildtta.bench import Cell
+from wildtta.bench import SCENARIOS, Cell
+from wildtta.bench.source_data import wanted_source_fields
 from wildtta.corruptions import constants
+from wildtta.methods.registry import config_classes
 
 Where = Literal["glyphs", "imagenet-c", "folder"]
 WHERE: tuple[Where, ...] = ("glyphs", "imagenet-c", "folder")
@@ -48,11 +49,9 @@ class Scale:
     """How long the streams are. ``None`` means all there is; sizes count images."""
 
     name: str
-    limit: int | None
-    draws: int
-    single_limit: int | None
-    mixed_limit: int | None
-    shift_limit: int | None = None
+    draws: int = 100
+    limits: Mapping[str, int | None] = field(default_factory=dict)
+    """Images of a stream by its scenario."""
     slow_limit: int | None = None
     source_images: int | None = None
     measures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -66,51 +65,24 @@ class Scale:
 _FINE = {"surface": {"steps": 21}}
 _COARSE = {"surface": {"steps": 7, "images": 64}, "scatter": {"images": 64}}
 
-FULL = Scale(name="full", limit=None, draws=100, single_limit=None, mixed_limit=None, measures=_FINE)
+_ROUGH = {"surface": {"steps": 5, "images": 8}, "scatter": {"images": 8}, "tsne": {"classes": 8, "per_class": 4}}
+
+FULL = Scale(name="full", measures=_FINE)
 #: Glyphs are unlimited; this is what a CPU does in an evening and what shows the effects.
-GLYPHS = Scale(
-    name="full",
-    limit=4000,
-    draws=20,
-    single_limit=2000,
-    mixed_limit=15000,
-    slow_limit=256,
-    measures=_FINE,
-    ratios=(1, 10, 100, 1000, 500000),
-    large_batches=(32, 64, 128, 256, 512),
-)
+GLYPHS = dataclasses.replace(
+    FULL, draws=20, limits={"mild": 4000, "single": 2000, "mixed": 15000}, slow_limit=256,
+    ratios=(1, 10, 100, 1000, 500000), large_batches=(32, 64, 128, 256, 512),
+)  # fmt: skip
 QUICK = Scale(
-    name="quick",
-    limit=256,
-    draws=2,
-    single_limit=48,
-    mixed_limit=384,
-    slow_limit=8,
-    source_images=128,
-    measures=_COARSE,
-    corruptions=("gaussian_noise", "contrast"),
-    batch_sizes=(4, 16, 64),
-    large_batches=(32, 64, 128),
-    ratios=(1, 500000),
-    seeds=1,
-)
+    name="quick", draws=2, limits={"mild": 256, "single": 48, "mixed": 384}, slow_limit=8, source_images=128,
+    measures=_COARSE, corruptions=("gaussian_noise", "contrast"), batch_sizes=(4, 16, 64), large_batches=(32, 64, 128),
+    ratios=(1, 500000), seeds=1,
+)  # fmt: skip
 #: For tests of the machinery: a batch or two per stream, too short for SAR² to leave its warm-up.
-TINY = Scale(
-    name="tiny",
-    limit=32,
-    draws=1,
-    single_limit=4,
-    mixed_limit=32,
-    shift_limit=32,
-    slow_limit=2,
-    source_images=32,
-    measures={"surface": {"steps": 5, "images": 8}, "scatter": {"images": 8}, "tsne": {"classes": 8, "per_class": 4}},
-    corruptions=("contrast",),
-    batch_sizes=(16, 64),
-    large_batches=(32, 64),
-    ratios=(1, 500000),
-    seeds=1,
-)
+TINY = dataclasses.replace(
+    QUICK, name="tiny", draws=1, limits={**dict.fromkeys(SCENARIOS, 32), "single": 4}, slow_limit=2, source_images=32,
+    measures=_ROUGH, corruptions=("contrast",), batch_sizes=(16, 64), large_batches=(32, 64),
+)  # fmt: skip
 
 
 def scale_named(name: str, where: Where) -> Scale:
@@ -141,19 +113,42 @@ class Setting:
     networks: Mapping[str, Network]
     methods: frozenset[str]
     overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    limit: int | None = None
+    """What all streams were cut to."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values that say which setting this is; :meth:`from_json` is the inverse."""
+        networks = {
+            name: {part: value for part, value in dataclasses.asdict(network).items() if value}
+            for name, network in self.networks.items()
+        }
+        values = {"where": self.where, "scale": self.scale.name, "seeds": self.seeds, "protocol": self.protocol}
+        methods = sorted(self.methods) if self.methods != frozenset(config_classes()) else None
+        rare = {"limit": self.limit, "methods": methods, "overrides": dict(self.overrides)}
+        return {**values, "networks": networks, **{name: value for name, value in rare.items() if value}}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Setting:
+        """A setting from :meth:`to_json`'s values."""
+        networks = {name: Network(**parts) for name, parts in values["networks"].items()}
+        return setting(**{**values, "networks": networks})
 
     @property
     def same_as_paper(self) -> bool:
         """Whether a difference to the printed numbers means anything: the paper's data, networks and stream lengths."""
-        pinned = {name: network.model for name, network in self.networks.items()}
         return (
             self.where == "imagenet-c"
             and self.scale.name == "full"
-            and self.scale.limit is None
+            and self.limit is None
             and not any(self._changes(place) for place in self.overrides)
-            and all(IMAGENET_NETWORKS.get(name) == model for name, model in pinned.items())
-            and all(_is_pinned(network) for network in self.networks.values())
+            and all(IMAGENET_NETWORKS.get(name) == network.model for name, network in self.networks.items())
+            and self._pinned
         )
+
+    @property
+    def _pinned(self) -> bool:
+        """Whether every network has the weights that its name stands for."""
+        return all(network.weights is None and not network.model_options for network in self.networks.values())
 
     def _changes(self, place: str) -> bool:
         """Whether what was set for a method is more than the file that it cannot do without."""
@@ -166,16 +161,13 @@ class Setting:
         size = "" if self.scale.name == "full" else f", {self.scale.name} streams"
         if self.where == "glyphs":
             names = ", ".join(f"{network.model} for {name}" for name, network in self.networks.items())
-            random = "" if all(_is_pinned(n) for n in self.networks.values()) else ", not the trained weights"
-            slow = (
-                f"; MEMO and TTT on the first {self.scale.slow_limit} images of a stream"
-                if self.scale.slow_limit
-                else ""
-            )
+            random = "" if self._pinned else ", not the trained weights"
+            few = self.scale.slow_limit
+            slow = f"; MEMO and TTT on the first {few} images of a stream" if few else ""
             return f"glyphs, 200 classes, small networks ({names}){random}{size}{slow}"
-        names = {"imagenet-c": "ImageNet-C", "folder": "own folder, corrupted on the fly"}[self.where]
-        weights = "" if all(_is_pinned(n) for n in self.networks.values()) else ", not the paper's weights"
-        return f"{names}, preprocessing {self.protocol}{weights}{size}"
+        data = {"imagenet-c": "ImageNet-C", "folder": "own folder, corrupted on the fly"}[self.where]
+        weights = "" if self._pinned else ", not the paper's weights"
+        return f"{data}, preprocessing {self.protocol}{weights}{size}"
 
     @property
     def brief(self) -> str:
@@ -219,32 +211,34 @@ class Setting:
         ratio: float | None = None,
         data: str | None = None,
         measure: Sequence[str] = (),
+        most: int | None = None,
+        regularise: int = 0,
+        seeds: int | None = None,
     ) -> tuple[Cell, ...]:
-        """The same run once per seed. The caller has asked ``missing`` before."""
+        """The same run once per seed, over ``most`` images at most. The caller has asked ``missing`` before."""
         place = self.networks[network]
-        stream: dict[str, Any] = {}
-        limit = self.scale.limit
-        if scenario in ("label_shift", "continual_label_shift"):
-            stream = {"draws": self.scale.draws, "ratio": math.inf if ratio is None else ratio}
-            limit = self.scale.shift_limit
-        elif scenario == "single":
-            limit = self.scale.single_limit
-        elif scenario == "mixed":
-            limit = self.scale.mixed_limit
+        ordered = scenario in ("label_shift", "continual_label_shift")
+        stream = {"draws": self.scale.draws, "ratio": math.inf if ratio is None else ratio} if ordered else {}
+        limit = self.scale.limits.get(scenario)
         if method in SLOW and self.scale.slow_limit is not None:
             limit = self.scale.slow_limit
-        few = {"source_images": self.scale.source_images} if self.scale.source_images and _wants_source(method) else {}
+        limit = min((length for length in (limit, most) if length is not None), default=None)
+        chosen = {**(options or {}), **self.overrides_for(method, network)}
+        few = self.scale.source_images
+        if few and not wanted_source_fields(Cell(model="-", method=method, options=chosen)):
+            few = None
         return tuple(
             Cell(
                 model=place.model,
                 model_options=place.model_options,
                 weights=place.weights,
                 method=method,
-                options={**(options or {}), **self.overrides_for(method, network)},
+                options=chosen,
+                regularise=regularise,
                 scenario=scenario,
                 scenario_options=stream,
                 data=data or self.where,
-                data_options=few,
+                data_options={"source_images": few} if few else {},
                 corruptions=tuple(corruptions),
                 severity=severity,
                 batch_size=1 if scenario == "single" else batch_size,
@@ -255,32 +249,13 @@ class Setting:
                 measure=tuple(measure),
                 measure_options={name: self.scale.measures[name] for name in measure if name in self.scale.measures},
             )
-            for seed in range(self.seeds)
+            for seed in range(self.seeds if seeds is None else min(seeds, self.seeds))
         )
 
 
 def network_title(network: str, model: str) -> str:
     """How rows name a network: the paper's name, and what plays its part where that is another one."""
     return network if IMAGENET_NETWORKS.get(network) == model else f"{model} for {network}"
-
-
-def network_of(title: str | None) -> str | None:
-    """The paper's name in a title of :func:`network_title`; None for any other title."""
-    name = (title or "").rpartition(" for ")[2]
-    return name if name in IMAGENET_NETWORKS else None
-
-
-@lru_cache(maxsize=64)
-def _wants_source(method: str) -> bool:
-    """Whether a method looks at clean source images before it adapts."""
-    from wildtta.bench.source_data import wanted_source_fields
-    from wildtta.methods.registry import config_classes
-
-    return method in config_classes() and bool(wanted_source_fields(Cell(model="-", method=method)))
-
-
-def _is_pinned(network: Network) -> bool:
-    return network.weights is None and not network.model_options
 
 
 def setting(
@@ -301,15 +276,11 @@ def setting(
     ``timm`` (each network's own). ``limit`` cuts every stream to that many images. ``random_weights`` builds the real
     architectures without their trained weights: a check of the machinery, never a result.
     """
-    import wildtta
-
     if where not in WHERE:
         raise ValueError(f"unknown data {where!r}: expected one of {', '.join(WHERE)}")
     size = scale_named(scale, where)
     if limit is not None:
-        size = dataclasses.replace(
-            size, limit=limit, single_limit=limit, mixed_limit=limit, shift_limit=limit, slow_limit=limit
-        )
+        size = dataclasses.replace(size, limits=dict.fromkeys(SCENARIOS, limit), slow_limit=limit)
     if networks is None:
         names = GLYPH_NETWORKS if where == "glyphs" else IMAGENET_NETWORKS
         options = {"pretrained": False} if random_weights else {}
@@ -320,6 +291,7 @@ def setting(
         seeds=size.seeds if seeds is None else seeds,
         protocol=protocol or ("auto" if where == "glyphs" else "paper"),
         networks=networks,
-        methods=frozenset(wildtta.methods() if methods is None else methods),
+        methods=frozenset(config_classes() if methods is None else methods),
         overrides=dict(overrides or {}),
+        limit=limit,
     )

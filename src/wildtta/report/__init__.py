@@ -8,56 +8,54 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from wildtta.bench import Row
+    from wildtta.report.document import Section
     from wildtta.report.writing import Written
 
 __all__ = ["write", "write_page"]
 
-TITLE = "wildtta report"
+TITLE, MOST_CURVES = "wildtta report", 12
+"""The heading and the number of drawn curves unless said otherwise."""
 
 
-def write(
-    rows: Sequence[Row],
-    out_dir: str | os.PathLike[str],
-    *,
-    title: str = TITLE,
-    intro: str = "",
-    figures: int = 12,
-    command: str = "",
-) -> Written:
-    """Write every form of a report on journal rows (:func:`wildtta.bench.read`) into a folder; gives the paths.
+class Choices(TypedDict, total=False):
+    """What can be chosen about a report.
 
-    Rows of the paper's experiments become its tables, figures and claims; all others become tables of methods against
-    scenarios. What has not been run is said to be missing.
-
-    Args:
-        rows: of journals.
-        out_dir: made where it isn't there.
+    Attributes:
         title: the heading.
         intro: Markdown before the numbers.
-        figures: how many curves along streams are drawn at most; 0: no figure at all.
+        figures: how many curves along streams are drawn at most (12 unless said); 0: no figure at all.
         command: the command line that makes the report again, to be shown.
+        sections: what is known of rows beyond their journal, as :func:`wildtta.paper.sections` gives it.
+    """
+
+    title: str
+    intro: str
+    figures: int
+    command: str
+    sections: Sequence[Section]
+
+
+def write(rows: Sequence[Row], out_dir: str | os.PathLike[str], **choices: Unpack[Choices]) -> Written:
+    """Write every form of a report on journal rows (:func:`wildtta.bench.read`) into a folder; gives the paths.
+
+    Rows become tables of methods against scenarios; those of the paper's experiments become its tables, figures and
+    claims with ``sections=wildtta.paper.sections(rows)``. What has not been run is said to be missing.
     """
     from wildtta.report.document import gather
     from wildtta.report.writing import write_document
 
-    return write_document(gather(rows, title=title, intro=intro, figures=figures, command=command), out_dir)
+    return write_document(gather(rows, **choices), out_dir)
 
 
-def write_page(
-    rows: Sequence[Row],
-    path: str | os.PathLike[str],
-    *,
-    title: str = TITLE,
-    intro: str = "",
-    figures: int = 12,
-    command: str = "",
-) -> Path:
-    """The same report as one Markdown file, its drawings beside it in a folder of its name; the rest as in :func:`write`."""
+def write_page(rows: Sequence[Row], path: str | os.PathLike[str], **choices: Unpack[Choices]) -> Path:
+    """The same report as one Markdown file, its drawings beside it in a folder of its name."""
     from wildtta.report.document import gather
     from wildtta.report.writing import write_page
 
-    return write_page(gather(rows, title=title, intro=intro, figures=figures, command=command), path)
+    return write_page(gather(rows, **choices), path)

@@ -1,4 +1,4 @@
-"""What a plot shows, without a word on how it is drawn (:mod:`wildtta.report.svg` draws it)."""
+"""What a chart shows, without a word on how it is drawn (:mod:`wildtta.report.drawing` draws it)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-
-from wildtta.report.table import Table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +35,6 @@ class LineChart(Chart):
 
     lines: Sequence[Line]
     log_x: bool = False
-    log_y: bool = False
     marks: bool = False
 
 
@@ -80,16 +77,3 @@ class PictureChart(Chart):
 
     pictures: Sequence[npt.NDArray[np.uint8]]
     captions: Sequence[str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Figure:
-    """One figure of a report: charts side by side, what they lack, and the numbers behind them."""
-
-    name: str
-    title: str
-    charts: Sequence[Chart]
-    subtitle: str = ""
-    note: str = ""
-    problems: Sequence[str] = ()
-    table: Table | None = None

@@ -6,14 +6,13 @@ import statistics
 from collections.abc import Sequence
 
 from wildtta.bench import Row
-from wildtta.report.chart import Figure, Line, LineChart
+from wildtta.report.chart import Line, LineChart
+from wildtta.report.figure import Figure
 from wildtta.report.order import corruption_order, natural, stream_order
 from wildtta.report.runs import Run, grouped, runs_in
 
-MOST_CURVES = 12
 
-
-def grid_figures(rows: Sequence[Row], *, most: int = MOST_CURVES) -> list[Figure]:
+def grid_figures(rows: Sequence[Row], *, most: int) -> list[Figure]:
     """Accuracy so far along each stream, a curve per method (mean over seeds); at most so many drawings."""
     found = runs_in(rows)
     several = len({run.data for run in found.runs}) > 1

@@ -6,24 +6,49 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from wildtta.bench import Cell, Row
-from wildtta.paper import Outcome
-from wildtta.report.chart import Figure
-from wildtta.report.curves import MOST_CURVES, grid_figures
-from wildtta.report.from_grid import grid_tables
-from wildtta.report.from_paper import PaperPart, paper_parts
+from wildtta.report import MOST_CURVES, TITLE
+from wildtta.report.curves import grid_figures
+from wildtta.report.figure import Figure
+from wildtta.report.grid import grid_tables
+from wildtta.report.outcome import Outcome
 from wildtta.report.table import Table
 
 
 @dataclass(frozen=True, kw_only=True)
+class Section:
+    """What is known of some rows beyond their journal: their tables and figures, made by whoever asked for them.
+
+    ``label`` names the data in words, ``undecided`` are claims about what these rows do not show, and ``keys`` those of
+    the rows, which no other table needs to show again.
+    """
+
+    label: str
+    tables: Sequence[Table]
+    figures: Sequence[Figure]
+    undecided: Sequence[Outcome]
+    keys: frozenset[str]
+
+    def numbered(self, place: int) -> Section:
+        """Names are anchors and file names: from the second section on they carry its number."""
+        if place == 1:
+            return self
+        return replace(
+            self,
+            tables=[replace(table, name=f"{table.name}-{place}") for table in self.tables],
+            figures=[replace(figure, name=f"{figure.name}-{place}") for figure in self.figures],
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Document:
-    """A report: what the rows show of the paper (one part per setting), and everything else as a grid.
+    """A report: sections made by others, and everything else as a grid.
 
     ``intro`` is a person's Markdown before the numbers, ``command`` the command line that makes the report again.
     """
 
     title: str
     rows: Sequence[Row]
-    parts: Sequence[PaperPart]
+    sections: Sequence[Section]
     grid_tables: Sequence[Table]
     grid_figures: Sequence[Figure]
     intro: str = ""
@@ -31,18 +56,29 @@ class Document:
 
     @property
     def tables(self) -> list[Table]:
-        """All tables, the paper's first."""
-        return [*(table for part in self.parts for table in part.tables), *self.grid_tables]
+        """All tables, the sections' first."""
+        return [*(table for section in self.sections for table in section.tables), *self.grid_tables]
 
     @property
     def figures(self) -> list[Figure]:
-        """All figures, the paper's first."""
-        return [*(figure for part in self.parts for figure in part.figures), *self.grid_figures]
+        """All figures, the sections' first."""
+        return [*(figure for section in self.sections for figure in section.figures), *self.grid_figures]
+
+    @property
+    def all_tables(self) -> list[Table]:
+        """The tables, and those behind the figures."""
+        return [*self.tables, *(figure.table for figure in self.figures if figure.table is not None)]
+
+    @property
+    def undecided(self) -> list[Outcome]:
+        """Claims about nothing that is shown."""
+        return [outcome for section in self.sections for outcome in section.undecided]
 
     @property
     def outcomes(self) -> list[Outcome]:
-        """Every claim on every setting's data."""
-        return [outcome for part in self.parts for outcome in part.outcomes]
+        """Every claim on every section's data."""
+        shown: list[Table | Figure] = [*self.tables, *self.figures]
+        return [*(claim for item in shown for claim in item.claims), *self.undecided]
 
     @property
     def failed(self) -> list[tuple[str, str]]:
@@ -68,40 +104,29 @@ class Document:
 def gather(
     rows: Sequence[Row],
     *,
-    title: str,
-    parts: Sequence[PaperPart] | None = None,
+    title: str = TITLE,
+    sections: Sequence[Section] = (),
     intro: str = "",
     figures: int = MOST_CURVES,
     command: str = "",
 ) -> Document:
-    """A document from rows; ``parts`` where the caller knows the paper's settings already.
+    """A document from rows: the given sections, and a grid of all rows that belong to none of them.
 
-    At most ``figures`` curves along streams are drawn; with 0 there is no figure at all, the paper's included.
+    At most ``figures`` curves along streams are drawn; with 0 there is no figure at all, the sections' included.
     """
     if figures < 0:
         raise ValueError(f"figures must be 0 or more, got {figures}")
-    found = [_apart(place, part) for place, part in enumerate(paper_parts(rows) if parts is None else parts)]
-    explained: frozenset[str] = frozenset().union(*(part.keys for part in found))
+    found = [section.numbered(place) for place, section in enumerate(sections, 1)]
     if not figures:
-        found = [replace(part, figures=[]) for part in found]
-    rest = [row for row in rows if row["key"] not in explained]
+        found = [replace(section, figures=[]) for section in found]
+    shown: frozenset[str] = frozenset().union(*(section.keys for section in found))
+    rest = [row for row in rows if row["key"] not in shown]
     return Document(
         title=title,
         rows=rows,
-        parts=found,
+        sections=found,
         grid_tables=grid_tables(rest),
         grid_figures=grid_figures(rest, most=figures),
         intro=intro.strip(),
         command=command,
-    )
-
-
-def _apart(place: int, part: PaperPart) -> PaperPart:
-    """Names are anchors and file names: from the second setting on they carry its number."""
-    if place == 0:
-        return part
-    return replace(
-        part,
-        tables=[replace(table, name=f"{table.name}-{place + 1}") for table in part.tables],
-        figures=[replace(figure, name=f"{figure.name}-{place + 1}") for figure in part.figures],
     )

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
 from wildtta.bench import Cell, Row
 from wildtta.report.command import command_for, configuration
 from wildtta.report.document import Document
-from wildtta.report.plots import draw
+from wildtta.report.drawing import DARK, LIGHT, STYLE
+from wildtta.report.outcome import MARKS, counted
 from wildtta.report.prose import prose_html
-from wildtta.report.svg import DARK, LIGHT, STYLE
-from wildtta.report.table import printed_text, signed, written
+from wildtta.report.table import printed_text, sentence, signed, written
 
 _PAGE = "wildtta.report.page"
 
 
-def html(document: Document) -> str:
-    """The whole page."""
+def html(document: Document, drawings: Mapping[str, str]) -> str:
+    """The whole page; ``drawings`` by the name of their figure and their place in it."""
     try:
         from jinja2 import Environment
         from markupsafe import Markup
@@ -27,19 +28,18 @@ def html(document: Document) -> str:
         raise ImportError("the HTML page needs jinja2: pip install 'wildtta[report]'") from error
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     style = _asset("style.css").replace("@LIGHT@", LIGHT).replace("@DARK@", DARK).replace("@CHART@", STYLE)
-    outcomes = document.outcomes
     return environment.from_string(_asset("page.html.j2")).render(
         document=document,
-        outcomes=outcomes,
-        counts={**dict.fromkeys(("holds", "fails", "not run"), 0), **Counter(o.status for o in outcomes)},
-        anchors={table.name for table in document.tables} | {figure.name for figure in document.figures},
+        outcomes=document.outcomes,
+        counts=counted(document.outcomes),
+        marks=MARKS,
         any_printed=any(table.has_printed for table in document.tables),
-        paper_data="ImageNet-C",
         intro=Markup(prose_html(document.intro)) if document.intro else "",
         written=written,
         printed_text=printed_text,
         signed=signed,
-        draw=lambda chart: Markup(draw(chart)),
+        sentence=sentence,
+        drawings={name: Markup(drawing) for name, drawing in drawings.items()},
         style=Markup(style),
         script=Markup(_asset("page.js")),
         runs=Markup(_embedded(runs_shown(document))),
@@ -49,8 +49,7 @@ def html(document: Document) -> str:
 
 def runs_shown(document: Document) -> dict[str, dict[str, Any]]:
     """For every run behind a number: what it was, what it took, its command and its configuration."""
-    tables = [*document.tables, *(figure.table for figure in document.figures if figure.table is not None)]
-    wanted = {key for table in tables for row in table.rows for number in row.numbers for key in number.keys}
+    wanted = {key for table in document.all_tables for row in table.rows for number in row.numbers for key in number.keys}
     return {row["key"]: _run(row) for row in document.rows if row["key"] in wanted}
 
 

@@ -67,17 +67,11 @@ def number_latex(number: Number, digits: int, *, comparable: bool) -> str:
     if number.mean is None:
         return "--"
     text = written(number.mean, digits).replace(",", "{,}")
-    if number.best:
-        text = f"\\textbf{{{text}}}"
-    if number.std is not None:
-        text += f"$_{{\\pm {written(number.std, digits)}}}$"
-    if number.collapsed:
-        text += "$^\\dagger$"
-    if number.partial:
-        text += f" {{\\scriptsize({number.partial})}}"
-    if comparable and number.printed is not None:
-        text += f" {{\\scriptsize({written(number.printed, digits)})}}"
-    return text
+    text = f"\\textbf{{{text}}}" if number.best else text
+    deviation = f"$_{{\\pm {written(number.std, digits)}}}$" if number.std is not None else ""
+    printed = written(number.printed, digits) if comparable and number.printed is not None else ""
+    small = "".join(f" {{\\scriptsize({word})}}" for word in (number.partial, printed) if word)
+    return text + deviation + "$^\\dagger$" * number.collapsed + small
 
 
 def table_latex(table: Table) -> str:
@@ -93,9 +87,7 @@ def table_latex(table: Table) -> str:
     caption = f"{escape(table.title)}. {escape(table.unit)}{'; ' if table.unit else ''}{escape(table.subtitle)}."
     if table.comparable:
         caption += " In brackets: the paper's."
-    caption += "".join(f" {escape(mark)}." for mark in table.marks)
-    if table.note:
-        caption += f" {escape(table.note[0].upper() + table.note[1:])}."
+    caption += "".join(f" {escape(note)}" for note in table.notes)
     return (
         "\\begin{table}[htbp]\n\\centering\n"
         f"\\caption{{{caption}}}\n\\label{{tab:{table.name}}}\n"

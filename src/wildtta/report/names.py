@@ -5,32 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-METHODS = {
-    "none": "NoAdapt",
-    "tent": "Tent",
-    "infomax": "InfoMax",
-    "eta": "ETA",
-    "eata": "EATA",
-    "deyo": "DeYO",
-    "recap": "ReCAP",
-    "roid": "ROID",
-    "memo": "MEMO",
-    "ttt": "TTT",
-    "dda": "DDA",
-    "bn-adapt": "BN adapt",
-    "rdumb": "RDumb",
-    "cotta": "CoTTA",
-    "rotta": "RoTTA",
-    "lame": "LAME",
-    "come": "COME",
-    "zerosiam": "ZeroSiam",
-    "sar": "SAR",
-    "sar2": "SAR²",
-    "sar2-paper": "SAR² as published",
-    "sar2-efficient": "SAR² efficient",
-    "sar2-single": "SAR² single pass",
-}
-"""Titles, in the order in which a report shows them."""
+from wildtta.methods.registry import config_classes
 
 SHORT_CORRUPTIONS = {
     "gaussian_noise": "Gauss.",
@@ -64,8 +39,9 @@ SCENARIOS = {
 
 
 def method_name(method: str, options: Mapping[str, Any] | None = None) -> str:
-    """``SAR²``, or ``SAR² (inequity=off)`` where options differ from the defaults."""
-    name = METHODS.get(method, method)
+    """``SAR²``, or ``SAR² (inequity=off)`` where options differ from the defaults; an unknown method's own name."""
+    known = config_classes().get(method)
+    name = known.title if known is not None else method
     if not options:
         return name
     told = ", ".join(f"{key}={option_text(value)}" for key, value in sorted(options.items()))
@@ -75,15 +51,3 @@ def method_name(method: str, options: Mapping[str, Any] | None = None) -> str:
 def option_text(value: Any) -> str:
     """An option's value in words: None is ``off``."""
     return "off" if value is None else str(value)
-
-
-def paper_label(label: str) -> str:
-    """The paper's row and column names with its typography: ``SAR2`` is SAR²."""
-    if label in SHORT_CORRUPTIONS:
-        return SHORT_CORRUPTIONS[label]
-    for plain, fine in (("SAR2", "SAR²"), ("rho=", "ρ = "), ("alpha=", "α = "), ("beta=", "β = "), ("Avg/", "Avg ")):
-        label = label.replace(plain, fine)
-    head, slash, tail = label.partition("/")
-    if slash:
-        return f"{head} {SHORT_CORRUPTIONS.get(tail, tail.replace('level', 'level '))}"
-    return {"gpu_time_s": "seconds", "label_shift": "label shift", "bs1": "batch size 1"}.get(label, label)

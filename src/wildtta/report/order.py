@@ -7,8 +7,10 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 
 from wildtta.bench import Cell
-from wildtta.report.names import METHODS, SCENARIOS, SHORT_CORRUPTIONS, method_name
+from wildtta.methods.registry import config_classes
+from wildtta.report.names import SCENARIOS, SHORT_CORRUPTIONS, method_name
 
+_LAST = 10_000
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?|[¼½¾])")
 Natural = tuple[tuple[int, float, str], ...]
 
@@ -23,17 +25,17 @@ def natural(text: str) -> Natural:
     )
 
 
-def method_order(method: str, title: str) -> tuple[int, int, Natural]:
-    """Methods as they are registered, in the order of :data:`METHODS`; then unknown ones; then variants by title."""
-    known = list(METHODS)
-    if title != method_name(method):
-        return 1, 0, natural(title)
-    return 0, known.index(method) if method in known else len(known), natural(title)
+def method_order(method: str, title: str) -> tuple[bool, int, Natural]:
+    """Methods with their defaults by their ``order``; then unknown ones; then variants by title."""
+    variant, known = title != method_name(method), config_classes().get(method)
+    return variant, 0 if variant else known.order if known is not None else _LAST, natural(title)
 
 
 def stream_order(cell: Cell, stream: str) -> tuple[int, int, int, Natural]:
     """Scenarios in the order of :data:`SCENARIOS`, the strongest corruption first, then small batches, then by name."""
-    return list(SCENARIOS).index(cell.scenario), -cell.severity, cell.batch_size, natural(stream)
+    known = list(SCENARIOS)
+    place = known.index(cell.scenario) if cell.scenario in known else len(known)
+    return place, -cell.severity, cell.batch_size, natural(stream)
 
 
 def corruption_order(names: Sequence[str]) -> tuple[tuple[int, Natural], ...]:

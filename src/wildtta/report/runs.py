@@ -1,4 +1,4 @@
-"""The finished runs of a journal that belong to no table of the paper, named and in the order of a report."""
+"""The finished runs of a journal, named and in the order of a report."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wildtta.bench import Cell, Row
+from wildtta.metrics import row_collapsed
 from wildtta.report.names import SCENARIOS, method_name, option_text
 from wildtta.report.order import corruption_order, method_order, natural, stream_order
 
@@ -69,6 +70,20 @@ def runs_in(rows: Iterable[Row]) -> Runs:
     shared = shared_options([cell.options for cell, _ in found])
     runs = [Run(cell=cell, row=row, method=cell.name or _title(cell, shared)) for cell, row in found]
     return Runs(runs=sorted(runs, key=_place), shared=shared)
+
+
+def look_up(row: Row, path: str) -> Any:
+    """Follow a path such as ``metrics/accuracy`` into a journal row; None where it leads nowhere."""
+    place: Any = row
+    for name in path.split("/"):
+        place = place.get(name) if isinstance(place, Mapping) else None
+    return place
+
+
+def collapsed(row: Row) -> bool:
+    """Whether the run ended in one class; where no share of its classes was recorded, it is not said to have."""
+    metrics = row.get("metrics") or {}
+    return "top_class_share" in metrics and row_collapsed(metrics, adapts=row["cell"]["method"] != "none")
 
 
 def shared_options(options: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -6,8 +6,8 @@ import csv
 import io
 from collections.abc import Sequence
 
-from wildtta.paper import Outcome
 from wildtta.report.document import Document
+from wildtta.report.outcome import Outcome
 
 NUMBER_FIELDS = (
     "table", "title", "data", "row", "column", "mean", "std", "seeds", "partial", "paper", "paper_std", "difference",
@@ -18,9 +18,8 @@ CLAIM_FIELDS = ("claim", "status", "says", "numbers", "data")
 
 def numbers_csv(document: Document) -> str:
     """Every number of every table, and of the tables behind the figures."""
-    tables = [*document.tables, *(figure.table for figure in document.figures if figure.table is not None)]
     lines: list[Sequence[object]] = []
-    for table in tables:
+    for table in document.all_tables:
         for row in table.rows:
             for column, number in zip(table.columns, row.numbers, strict=True):
                 lines.append(
@@ -35,7 +34,7 @@ def numbers_csv(document: Document) -> str:
 
 def claims_csv(outcomes: Sequence[Outcome]) -> str:
     """Every claim."""
-    return _csv(CLAIM_FIELDS, [(o.claim.name, o.status, o.claim.text, o.numbers, o.data) for o in outcomes])
+    return _csv(CLAIM_FIELDS, [(o.name, o.status, o.text, o.numbers, o.data) for o in outcomes])
 
 
 def _csv(fields: Sequence[str], lines: Sequence[Sequence[object]]) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from wildtta.report.outcome import Outcome
+
 Better = Literal["high", "low", "none"]
 
 PARTIAL = "(n of m): over n of the column's m corruptions, not to be compared with numbers over more"
@@ -70,7 +72,10 @@ class TableRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table with its title, the data it was measured on and how to make it again."""
+    """A table with its title, the data it was measured on, how to make it again, and claims about it.
+
+    ``comparable``: our numbers may be compared with the printed ones; ``printed_on`` names the data of the latter.
+    """
 
     name: str
     title: str
@@ -82,6 +87,8 @@ class Table:
     note: str = ""
     command: str = ""
     comparable: bool = False
+    printed_on: str = ""
+    claims: Sequence[Outcome] = ()
 
     @property
     def shown(self) -> list[TableRow]:
@@ -108,11 +115,12 @@ class Table:
         return any(number.mean is not None for row in self.rows for number in row.numbers)
 
     @property
-    def marks(self) -> list[str]:
-        """What the marks behind its numbers mean."""
+    def notes(self) -> list[str]:
+        """Sentences: what the marks behind its numbers mean, and its own note."""
         numbers = [number for row in self.rows for number in row.numbers]
-        collapsed = [COLLAPSED] if any(number.collapsed for number in numbers) else []
-        return [*collapsed, *([PARTIAL] if any(number.partial for number in numbers) else [])]
+        collapsed = COLLAPSED if any(number.collapsed for number in numbers) else ""
+        partial = PARTIAL if any(number.partial for number in numbers) else ""
+        return [sentence(text) for text in (collapsed, partial, self.note) if text]
 
 
 def with_best(rows: Sequence[TableRow], columns: Sequence[Column], *, grouped: bool) -> tuple[TableRow, ...]:
@@ -140,6 +148,11 @@ def with_best(rows: Sequence[TableRow], columns: Sequence[Column], *, grouped: b
                 if mean is not None and round(mean, column.digits) == target:
                     marked[i][c] = replace(marked[i][c], best=True)
     return tuple(TableRow(labels=row.labels, numbers=tuple(m)) for row, m in zip(rows, marked, strict=True))
+
+
+def sentence(text: str) -> str:
+    """With a capital letter and a full stop."""
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def written(value: float, digits: int) -> str:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from wildtta.paper import Outcome
+from wildtta.report.outcome import Outcome, counted
 from wildtta.report.table import Table, own_text, printed_text
 
 
@@ -32,7 +31,7 @@ def rich_table(table: Table) -> Any:
 
 
 def claim_lines(outcomes: Sequence[Outcome]) -> list[str]:
-    """A line per decided claim, and how many were not run."""
-    counts = Counter(outcome.status for outcome in outcomes)
-    lines = [f"{o.mark} {o.claim.name}: {o.claim.text} — {o.numbers}" for o in outcomes if o.status != "not run"]
-    return [*lines, f"claims: {counts['holds']} hold, {counts['fails']} fail, {counts['not run']} not run"]
+    """A line per decided claim, and how many there are of each kind."""
+    lines = [f"{o.mark} {o.name}: {o.text} — {o.numbers}" for o in outcomes if o.status in ("holds", "fails")]
+    hold, fail, short, missing = counted(outcomes).values()
+    return [*lines, f"claims: {hold} hold, {fail} fail, {short} too short to tell, {missing} not run"]

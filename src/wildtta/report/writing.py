@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from wildtta.report.document import Document
+from wildtta.report.drawing import draw, standalone
 from wildtta.report.html import html
 from wildtta.report.latex import latex
 from wildtta.report.markdown import markdown
-from wildtta.report.plots import draw
 from wildtta.report.spreadsheet import claims_csv, numbers_csv
-from wildtta.report.svg import standalone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,16 +30,16 @@ class Written:
 def write_document(document: Document, out_dir: str | os.PathLike[str]) -> Written:
     """``index.html``, ``report.md``, ``report.tex``, ``numbers.csv``, ``claims.csv`` and ``figures/*.svg``."""
     folder = Path(out_dir)
-    (folder / "figures").mkdir(parents=True, exist_ok=True)
-    drawings = _drawings(document, folder / "figures")
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = drawings(document)
     outcomes = document.outcomes
     return Written(
-        html=_put(folder / "index.html", html(document)),
+        html=_put(folder / "index.html", html(document, drawn)),
         markdown=_put(folder / "report.md", markdown(document)),
         latex=_put(folder / "report.tex", latex(document)),
         numbers=_put(folder / "numbers.csv", numbers_csv(document)),
         claims=_put(folder / "claims.csv", claims_csv(outcomes)) if outcomes else None,
-        figures=drawings,
+        figures=_put_drawings(drawn, folder / "figures"),
     )
 
 
@@ -48,21 +48,25 @@ def write_page(document: Document, path: str | os.PathLike[str]) -> Path:
     page = Path(path)
     if not page.suffix:
         raise ValueError(f"{page}: a page's name needs an ending (.md): its figures go into a folder of its name without it")
-    folder = page.with_suffix("")
     page.parent.mkdir(parents=True, exist_ok=True)
-    _drawings(document, folder)
-    return _put(page, markdown(document, figures=folder.name))
+    _put_drawings(drawings(document), page.with_suffix(""))
+    return _put(page, markdown(document, figures=page.stem))
 
 
-def _drawings(document: Document, folder: Path) -> tuple[Path, ...]:
-    """Every chart as a file of its own; without any, there is no folder."""
-    if any(figure.charts for figure in document.figures):
-        folder.mkdir(parents=True, exist_ok=True)
-    return tuple(
-        _put(folder / f"{figure.name}-{place}.svg", standalone(draw(chart)))
+def drawings(document: Document) -> dict[str, str]:
+    """Every chart by its name: that of its figure and its place in it."""
+    return {
+        f"{figure.name}-{place}": draw(chart)
         for figure in document.figures
         for place, chart in enumerate(figure.charts, 1)
-    )
+    }
+
+
+def _put_drawings(drawn: Mapping[str, str], folder: Path) -> tuple[Path, ...]:
+    """Each as a file of its own; without any, there is no folder."""
+    if drawn:
+        folder.mkdir(parents=True, exist_ok=True)
+    return tuple(_put(folder / f"{name}.svg", standalone(svg)) for name, svg in drawn.items())
 
 
 def _put(path: Path, text: str) -> Path:

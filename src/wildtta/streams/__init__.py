@@ -1,7 +1,8 @@
-"""The wild order of things: streams of indices from labels, scenario and seed alone. Images come later.
+"""Which image comes when: streams of indices from labels, scenario and seed alone; images are read later.
 
-`mild`, `single`, `label_shift` and `dirichlet` order the images of one domain (int64 arrays of positions); `separate`,
-`mixed`, `continual` and `gradual` arrange domains into a `Stream`; `build` makes one by the scenario's name.
+`mild`, `single`, `label_shift` and `dirichlet` order the images of one domain (int64 arrays of positions);
+`separate`, `mixed`, `continual` and `gradual` arrange domains into a `Stream`; `build` makes one by the
+scenario's name.
 """
 
 from wildtta.streams.domains import continual, gradual, mixed, separate, severity_ramp
@@ -9,7 +10,7 @@ from wildtta.streams.label_shift import label_shift
 from wildtta.streams.labels import balanced_subset
 from wildtta.streams.orders import dirichlet, mild, single
 from wildtta.streams.scenarios import SCENARIOS, build, scenario_options
-from wildtta.streams.stream import Batch, Domain, Stream
+from wildtta.streams.stream import Batch, Domain, Stream, given
 
 __all__ = [
     "SCENARIOS",
@@ -20,6 +21,7 @@ __all__ = [
     "build",
     "continual",
     "dirichlet",
+    "given",
     "gradual",
     "label_shift",
     "mild",

@@ -1,16 +1,20 @@
-"""Streams over several domains: separate, mixed, continual and gradual; each over any order within a domain."""
+"""Streams over several domains: separate, continual, mixed and gradual, over any order within a domain."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
+from wildtta.randomness import derived_seed
 from wildtta.streams.labels import IntArray, as_labels, balanced_subset
 from wildtta.streams.orders import mild
-from wildtta.streams.stream import Domain, DomainLike, Stream, as_domains, in_sequence
+from wildtta.streams.stream import Domain, DomainLike, Stream, as_domains
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Labels: TypeAlias = "npt.ArrayLike | Sequence[npt.ArrayLike]"
 """The labels of the data set that all domains share, or one label array per domain."""
@@ -22,74 +26,74 @@ class Order(Protocol):
     def __call__(self, labels: npt.ArrayLike, /, *, seed: int = 0) -> IntArray: ...
 
 
-def separate(
-    labels: Labels,
-    domains: Iterable[DomainLike],
-    *,
-    within: Order = mild,
-    batch_size: int = 64,
-    seed: int = 0,
-    reshuffle: bool = False,
-    limit: int | None = None,
-    scenario: str = "separate",
-) -> Stream:
-    """Domains one after the other with a reset before each: what "the average over 15 corruptions" is measured on.
+class StreamOptions(TypedDict, total=False):
+    """What all of these streams take."""
 
-    `reshuffle=False`: the same order in every domain, so that domains differ in nothing but the shift (as the paper
-    does); True: every domain has an order of its own. `limit`: use only so many images of each domain, spread evenly
-    over the classes.
+    within: Order
+    """The order of the images; default `mild`."""
+    batch_size: int
+    """Default 64. Batches end with their domain, unless domains are mixed."""
+    seed: int
+    """Of every order; default 0."""
+    limit: int | None
+    """Use only so many images of each domain, spread evenly over the classes; default: all."""
+
+
+def separate(
+    labels: Labels, domains: Iterable[DomainLike], *, reshuffle: bool = False, **options: Unpack[StreamOptions]
+) -> Stream:
+    """Domains one after the other, a reset before each: how "the average over 15 corruptions" is measured.
+
+    `reshuffle=False`: the same order in every domain, so that domains differ in nothing but the shift (as in
+    the paper); True: every domain has an order of its own.
     """
-    listed = as_domains(domains)
-    orders = _orders(labels, listed, within, seed, reshuffle, limit)
-    return in_sequence(scenario, listed, orders, batch_size=batch_size, reset_each=True)
+    apart = [(domain,) for domain in as_domains(domains)]
+    return _arranged("separate", labels, apart, reset_each=True, reshuffle=reshuffle, **options)
 
 
 def continual(
-    labels: Labels,
-    domains: Iterable[DomainLike],
-    *,
-    within: Order = mild,
-    batch_size: int = 64,
-    seed: int = 0,
-    reshuffle: bool = False,
-    limit: int | None = None,
-    scenario: str = "continual",
+    labels: Labels, domains: Iterable[DomainLike], *, reshuffle: bool = False, **options: Unpack[StreamOptions]
 ) -> Stream:
-    """Domains one after the other, the adapter never reset. `reshuffle` and `limit` as in `separate`."""
-    listed = as_domains(domains)
-    orders = _orders(labels, listed, within, seed, reshuffle, limit)
-    return in_sequence(scenario, listed, orders, batch_size=batch_size, reset_each=False)
+    """Domains one after the other, the adapter never reset. `reshuffle` as in `separate`."""
+    apart = [(domain,) for domain in as_domains(domains)]
+    return _arranged("continual", labels, apart, reshuffle=reshuffle, **options)
 
 
-def mixed(
-    labels: Labels,
-    domains: Iterable[DomainLike],
-    *,
-    within: Order = mild,
-    batch_size: int = 64,
-    seed: int = 0,
-    limit: int | None = None,
-    scenario: str = "mixed",
-) -> Stream:
+def mixed(labels: Labels, domains: Iterable[DomainLike], **options: Unpack[StreamOptions]) -> Stream:
     """All images of all domains as one pool, put in order together; the adapter is never reset.
 
-    With `mild` the pool is shuffled: every image once in every domain. With `label_shift` or `dirichlet` the classes
-    are correlated in time while the domains stay mixed. `batch_size=1` combines mixed shifts with single images.
-    `limit` as in `separate`.
+    With `mild` the pool is shuffled: every image once in every domain. With `label_shift` or `dirichlet` the
+    classes are correlated in time while the domains stay mixed. `batch_size=1` combines mixed shifts with
+    single images.
     """
-    listed = as_domains(domains)
-    per_domain = _labels_per_domain(labels, len(listed))
-    kept = [_kept(own, limit) for own in per_domain]
-    domain_of = np.repeat(np.arange(len(listed), dtype=np.int64), [len(own) for own in kept])
-    pool = np.concatenate([own[positions] for own, positions in zip(per_domain, kept, strict=True)])
-    order = within(pool, seed=seed)
-    return Stream(
-        scenario=scenario,
-        domains=listed,
-        domain=domain_of[order],
-        index=np.concatenate(kept)[order],
-        batch_size=batch_size,
-    )
+    return _arranged("mixed", labels, [as_domains(domains)], **options)
+
+
+def gradual(
+    labels: Labels,
+    domains: Iterable[DomainLike],
+    *,
+    severity: int = 5,
+    per_level: int | None = None,
+    reshuffle: bool = True,
+    **options: Unpack[StreamOptions],
+) -> Stream:
+    """Severity climbs 1, 2, ..., top and falls back to 1 in one domain, then the next begins; never reset.
+
+    Every level shows the whole data set, or the first `per_level` samples of its order. With `reshuffle` (the
+    default) neighbouring levels differ in their order, so that a short `per_level` doesn't show the same few
+    images nine times.
+
+    Source: the gradually changing setting of CoTTA (Wang et al., CVPR 2022).
+    """
+    if per_level is not None and per_level < 1:
+        raise ValueError(f"per_level must be at least 1 sample, got {per_level}")
+    ramp = severity_ramp(domains, severity=severity)
+    names = [domain.name for domain in as_domains(domains)]
+    label_of = dict(zip(names, _labels_per_domain(labels, len(names)), strict=True))
+    own = [label_of[level.name] for level in ramp]
+    apart = [(level,) for level in ramp]
+    return _arranged("gradual", own, apart, reshuffle=reshuffle, per_group=per_level, **options)
 
 
 def severity_ramp(domains: Iterable[DomainLike], *, severity: int = 5) -> tuple[Domain, ...]:
@@ -107,35 +111,43 @@ def severity_ramp(domains: Iterable[DomainLike], *, severity: int = 5) -> tuple[
     return tuple(ramp)
 
 
-def gradual(
+def _arranged(
+    scenario: str,
     labels: Labels,
-    domains: Iterable[DomainLike],
+    groups: Sequence[tuple[Domain, ...]],
     *,
-    severity: int = 5,
-    per_level: int | None = None,
     within: Order = mild,
     batch_size: int = 64,
     seed: int = 0,
-    reshuffle: bool = True,
     limit: int | None = None,
+    reshuffle: bool = False,
+    per_group: int | None = None,
+    reset_each: bool = False,
 ) -> Stream:
-    """Severity climbs 1, 2, ..., top and falls back to 1 in one domain, then the next begins; never reset.
-
-    Every level shows the whole data set, or the first `per_level` samples of its order. With `reshuffle` (the default)
-    neighbouring levels differ in their order, so that a short `per_level` doesn't show the same few images nine times.
-    `limit` as in `separate`.
-
-    Source: the gradually changing setting of CoTTA (Wang et al., CVPR 2022).
-    """
-    ramp = severity_ramp(domains, severity=severity)
-    if per_level is not None and per_level < 1:
-        raise ValueError(f"per_level must be at least 1 sample, got {per_level}")
-    named = as_domains(domains)
-    given = _labels_per_domain(labels, len(named))
-    label_of = {domain.name: own for domain, own in zip(named, given, strict=True)}
-    orders = _orders([label_of[level.name] for level in ramp], ramp, within, seed, reshuffle, limit)
-    cut = [order if per_level is None else order[:per_level] for order in orders]
-    return in_sequence("gradual", ramp, cut, batch_size=batch_size, reset_each=False)
+    """Groups of domains one after the other; the images of a group are one pool, put in order together."""
+    domains = tuple(domain for group in groups for domain in group)
+    labels_of = _labels_per_domain(labels, len(domains))
+    positions = [np.arange(len(own)) if limit is None else balanced_subset(own, limit) for own in labels_of]
+    counts = [len(kept) for kept in positions]
+    parts: list[tuple[IntArray, IntArray]] = []
+    first = 0
+    for number, group in enumerate(groups):
+        members = range(first, first + len(group))
+        first += len(group)
+        pool = np.concatenate([labels_of[member][positions[member]] for member in members])
+        order = within(pool, seed=derived_seed(seed, number) if reshuffle else seed)[:per_group]
+        domain = np.repeat(np.array(members, dtype=np.int64), counts[members.start : members.stop])
+        parts.append((domain[order], np.concatenate(positions[members.start : members.stop])[order]))
+    starts = tuple(int(start) for start in np.cumsum([0, *(len(index) for _, index in parts[:-1])]))
+    return Stream(
+        scenario=scenario,
+        domains=domains,
+        domain=np.concatenate([domain for domain, _ in parts]),
+        index=np.concatenate([index for _, index in parts]),
+        batch_size=batch_size,
+        breaks=starts,
+        resets=starts if reset_each else (0,),
+    )
 
 
 def _labels_per_domain(labels: Labels, domains: int) -> list[IntArray]:
@@ -145,24 +157,3 @@ def _labels_per_domain(labels: Labels, domains: int) -> list[IntArray]:
             raise ValueError(f"expected one label array for each of the {domains} domains, got {len(labels)}")
         return [as_labels(own) for own in labels]
     return [as_labels(labels)] * domains  # type: ignore[arg-type]
-
-
-def _kept(labels: IntArray, limit: int | None) -> IntArray:
-    """The positions of the images that take part."""
-    return np.arange(len(labels), dtype=np.int64) if limit is None else balanced_subset(labels, limit)
-
-
-def _orders(
-    labels: Labels, domains: tuple[Domain, ...], within: Order, seed: int, reshuffle: bool, limit: int | None
-) -> list[IntArray]:
-    """The order of every domain, over the images that take part, as positions in the whole set."""
-    orders = []
-    for number, own in enumerate(_labels_per_domain(labels, len(domains))):
-        kept = _kept(own, limit)
-        orders.append(kept[within(own[kept], seed=_domain_seed(seed, number) if reshuffle else seed)])
-    return orders
-
-
-def _domain_seed(seed: int, number: int) -> int:
-    """A seed for the order of one domain, unrelated to those of its neighbours and of neighbouring seeds."""
-    return int(np.random.SeedSequence([seed, number]).generate_state(1)[0])

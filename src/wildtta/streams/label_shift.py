@@ -1,9 +1,9 @@
 """Online imbalanced label shift: the class that dominates changes over time.
 
-Construction (SAR, section "Online Imbalanced Label Distribution Shift Simulation"): the C classes are put into a random
-order; period t = 1..C has the class distribution Q_t with q_max on the t-th class of that order and
-q_min = (1 - q_max) / (C - 1) on the others; M images are drawn by Q_t with replacement. The imbalance ratio is
-r = q_max / q_min, hence q_min = 1 / (r + C - 1). r = 1 is uniform; r = infinity is pure class order.
+Construction (SAR, section "Online Imbalanced Label Distribution Shift Simulation"): the C classes are put
+into a random order; period t = 1..C has the class distribution Q_t with q_max on the t-th class of that order
+and q_min = (1 - q_max) / (C - 1) on the others; M images are drawn by Q_t with replacement. The imbalance
+ratio is r = q_max / q_min, hence q_min = 1 / (r + C - 1). r = 1 is uniform; r = infinity is pure class order.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from wildtta.randomness import numpy_generator
 from wildtta.streams.labels import IntArray, as_labels, images_by_class
 
 OFFICIAL_INFINITY = 500_000.0
@@ -45,12 +46,11 @@ def label_shift(
         seed: of the class order, and with "resample" of everything else too.
         order: how classes and images are drawn.
             "resample": both from `seed`, so that runs with different seeds are different samples.
-            "official": as one call of the authors' generator does: the class order from `seed`, the images always
-            the same; infinity is 500000. The set must be in class order with equally many images per class.
-            "published": as "official", with the class order of the authors' published files: these come from one run
-            over the ratios 1, 1000, ..., 5000, 500000, each with the next shuffle of the same generator.
-            Path of a `.npy` file: the stored positions (float64 or integers), as they are; ratio, draws and seed
-            play no part then.
+            "official": as one call of the authors' generator: the class order from `seed`, always the same
+            images, infinity is 500000. The set must be in class order with equally many images per class.
+            "published": as "official", with the class order of the authors' published files. These come from
+            one run over the ratios 1, 1000, ..., 5000, 500000, each with the next shuffle of one generator.
+            Path of a `.npy` file: the stored positions; ratio, draws and seed play no part then.
     """
     checked = as_labels(labels)
     if isinstance(order, os.PathLike) or str(order).endswith(".npy"):
@@ -70,7 +70,7 @@ def label_shift(
 
 
 def read_order(path: Path, *, images: int) -> IntArray:
-    """A stored index file (`.npy`, float64 or integer), checked against the number of images it points into."""
+    """A stored index file (`.npy`, float64 or integer), checked against the number of images."""
     if not path.is_file():
         raise FileNotFoundError(f"no stored order at {path}; expected a .npy file of image positions")
     stored = np.load(path, allow_pickle=False)
@@ -89,35 +89,25 @@ def read_order(path: Path, *, images: int) -> IntArray:
     return np.asarray(stored, dtype=np.int64)
 
 
-def class_probabilities(classes: int, ratio: float, major: int) -> npt.NDArray[np.float64]:
-    """Q_t: probability ratio / (ratio + classes - 1) on the major class, 1 / (ratio + classes - 1) elsewhere."""
-    if math.isinf(ratio):
-        probabilities = np.zeros(classes, dtype=np.float64)
-        probabilities[major] = 1.0
-    else:
-        minor = 1.0 / (ratio + classes - 1)
-        probabilities = np.full(classes, minor, dtype=np.float64)
-        probabilities[major] = minor * ratio
-    return probabilities
-
-
 def _drawn_classes(
     class_order: npt.ArrayLike, ratio: float, draws: int, uniforms: npt.NDArray[np.float64]
 ) -> IntArray:
     """The class of every step by inverting Q_t's cumulative distribution at one uniform number per step."""
     majors = np.asarray(class_order, dtype=np.int64)
+    minor = 1.0 / (ratio + len(majors) - 1)  # 0 for an infinite ratio
     drawn = np.empty((len(majors), draws), dtype=np.int64)
     for period, (major, chances) in enumerate(zip(majors, uniforms.reshape(len(majors), draws), strict=True)):
-        cumulative = class_probabilities(len(majors), ratio, int(major)).cumsum()
-        cumulative /= cumulative[-1]
-        drawn[period] = cumulative.searchsorted(chances, side="right")
+        probabilities = np.full(len(majors), minor)
+        probabilities[major] = 1.0 if math.isinf(ratio) else minor * ratio
+        cumulative = probabilities.cumsum()
+        drawn[period] = (cumulative / cumulative[-1]).searchsorted(chances, side="right")
     return drawn.reshape(-1)
 
 
 def _resampled(labels: IntArray, ratio: float, draws: int, seed: int) -> IntArray:
     """Class order, classes and images from one generator; classes without images take no part."""
     _, groups = images_by_class(labels)
-    generator = np.random.default_rng(seed)
+    generator = numpy_generator(seed)
     class_order = generator.permutation(len(groups))
     drawn = _drawn_classes(class_order, ratio, draws, generator.random(len(groups) * draws))
     counts = np.array([len(group) for group in groups], dtype=np.int64)
@@ -129,9 +119,9 @@ def _resampled(labels: IntArray, ratio: float, draws: int, seed: int) -> IntArra
 def _official(labels: IntArray, ratio: float, draws: int, seed: int, *, shuffles: int) -> IntArray:
     """The authors' generator, number for number.
 
-    Class order: Python's `random` seeded with `seed`, the `shuffles`-th shuffle of a fresh 0..C-1. All else: numpy's
-    legacy generator seeded with 2022: one number per step gives the class (what `choice(C, 1, p=Q_t)` consumes), then
-    for classes 0..C-1 one `randint(0, n, count)` gives the images of all its steps.
+    Class order: Python's `random` seeded with `seed`, the `shuffles`-th shuffle of a fresh 0..C-1. All else:
+    numpy's legacy generator seeded with 2022: one number per step gives the class (what `choice(C, 1, p=Q_t)`
+    consumes), then for classes 0..C-1 one `randint(0, n, count)` gives the images of all its steps.
     """
     classes, images_per_class = _equal_classes(labels)
     python = random.Random(seed)
@@ -149,7 +139,7 @@ def _official(labels: IntArray, ratio: float, draws: int, seed: int, *, shuffles
 
 
 def _equal_classes(labels: IntArray) -> tuple[int, int]:
-    """(number of classes, images per class) of a set in class order with equal counts; an error for any other."""
+    """(classes, images per class) of a set in class order with equal counts; an error for any other."""
     classes = int(labels.max()) + 1
     images_per_class = len(labels) // classes
     if images_per_class * classes != len(labels) or not np.array_equal(

@@ -34,8 +34,8 @@ def images_by_class(labels: IntArray) -> tuple[IntArray, list[IntArray]]:
 def balanced_subset(labels: npt.ArrayLike, limit: int) -> IntArray:
     """Positions of at most `limit` images, spread evenly over the classes, in ascending order.
 
-    The first images of every class are taken; when `limit` is no multiple of the number of classes, the lower classes
-    give one image more. A prefix of a set in class order would hold a few classes only.
+    The first images of every class are taken; when `limit` is no multiple of the number of classes, the lower
+    classes give one image more. A prefix of a set in class order would hold a few classes only.
     """
     checked = as_labels(labels)
     if limit < 1:

@@ -1,8 +1,8 @@
 """Orders within one domain whose images are each seen once: shuffled, and temporally correlated (Dirichlet).
 
-An order is an int64 array of positions in the data set. It depends on the labels, its own options and the seed alone:
-the generator is built here from the seed, and the global random state is neither read nor changed. Every method
-therefore sees the same stream.
+An order is an int64 array of positions in the data set. It depends on the labels, its own options and the
+seed alone: the generator is built here from the seed, and the global random state is neither read nor
+changed. Every method therefore sees the same stream.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from wildtta.randomness import numpy_generator
 from wildtta.streams.labels import IntArray, as_labels, images_by_class
 
 
@@ -19,21 +20,21 @@ def mild(labels: npt.ArrayLike, *, seed: int = 0) -> IntArray:
     >>> mild([0, 0, 1, 1], seed=0).tolist()
     [2, 0, 1, 3]
     """
-    return np.random.default_rng(seed).permutation(len(as_labels(labels))).astype(np.int64)
+    return numpy_generator(seed).permutation(len(as_labels(labels))).astype(np.int64)
 
 
 def single(labels: npt.ArrayLike, *, seed: int = 0) -> IntArray:
-    """The order for batches of one image: the same as `mild`, so that only the batch size differs between the two."""
+    """The order for batches of one image: that of `mild`, so that only the batch size differs."""
     return mild(labels, seed=seed)
 
 
 def dirichlet(labels: npt.ArrayLike, gamma: float = 0.1, *, slots: int | None = None, seed: int = 0) -> IntArray:
     """Every image once, classes clustered in time: the temporally correlated stream of the field.
 
-    The stream is cut into `slots` periods (default: as many as there are classes). The images of each class are spread
-    over the periods by proportions drawn from a symmetric Dirichlet(gamma); inside a period the classes come one after
-    the other in random order. Small gamma: a class appears in a few bursts. Large gamma: close to shuffled, as long as
-    a class has fewer images than there are periods.
+    The stream is cut into `slots` periods (default: as many as there are classes). The images of each class
+    are spread over the periods by proportions drawn from a symmetric Dirichlet(gamma); inside a period the
+    classes come one after the other in random order. Small gamma: a class appears in a few bursts. Large
+    gamma: close to shuffled, as long as a class has fewer images than there are periods.
 
     Source: the protocol of RoTTA (Yuan et al., CVPR 2023) and NOTE (Gong et al., NeurIPS 2022).
     """
@@ -44,7 +45,7 @@ def dirichlet(labels: npt.ArrayLike, gamma: float = 0.1, *, slots: int | None = 
     periods = len(groups) if slots is None else slots
     if periods < 1:
         raise ValueError(f"slots must be at least 1, got {periods}")
-    generator = np.random.default_rng(seed)
+    generator = numpy_generator(seed)
     bursts: list[list[IntArray]] = [[] for _ in range(periods)]
     for group in groups:
         shuffled = generator.permutation(group)

@@ -1,41 +1,35 @@
-"""A scenario by name: the one door through which a benchmark asks for a stream."""
+"""A stream by the name of its scenario: what a benchmark asks for."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-from wildtta.streams.domains import Labels, Order, continual, gradual, mixed, separate
+from wildtta.streams.domains import Labels, continual, gradual, mixed, separate
 from wildtta.streams.label_shift import label_shift
 from wildtta.streams.labels import IntArray
 from wildtta.streams.orders import dirichlet, mild, single
 from wildtta.streams.stream import DomainLike, Stream, as_domains
 
-DEFAULT_BATCH_SIZE = 64
 
-
-@dataclass(frozen=True)
-class _Scenario:
-    """How domains follow one another, the order within them, and whether that order may be chosen by an option."""
-
+class _Scenario(NamedTuple):
     across: Callable[..., Stream]
-    within: Callable[..., IntArray]
-    within_is_option: bool = False
+    """How domains follow one another."""
+    within: str | None = None
+    """The order within a domain; None: `mild`, unless the option `within` names another."""
 
-    def options(self) -> list[str]:
-        own = _option_names(self.across) - {"scenario", "severity", "limit"}
-        inner = _option_names(self.within)
-        if self.within_is_option:
-            inner = {"within"}.union(*map(_option_names, ORDERS.values()))
-        return sorted((own | inner) - {"seed", "batch_size"})
+    def options(self) -> set[str]:
+        orders = ORDERS if self.within is None else (self.within,)
+        choice = {"within"} if self.within is None else set()
+        return choice.union(_options_of(self.across) - {"severity"}, *(_options_of(ORDERS[name]) for name in orders))
 
 
-def _option_names(function: Callable[..., Any]) -> set[str]:
-    positional = {"labels", "domains", "within"}
-    return set(inspect.signature(function).parameters) - positional
+def _options_of(function: Callable[..., Any]) -> set[str]:
+    """The names of a function's own options; what `build` itself takes is not among them."""
+    return set(inspect.signature(function).parameters) - {"labels", "domains", "seed", "options"}
 
 
 ORDERS: dict[str, Callable[..., IntArray]] = {
@@ -47,14 +41,11 @@ ORDERS: dict[str, Callable[..., IntArray]] = {
 """Orders within a domain by name."""
 
 _SCENARIOS: dict[str, _Scenario] = {
-    "mild": _Scenario(separate, mild),
-    "label_shift": _Scenario(separate, label_shift),
-    "single": _Scenario(separate, single),
-    "dirichlet": _Scenario(separate, dirichlet),
-    "mixed": _Scenario(mixed, mild, within_is_option=True),
-    "continual": _Scenario(continual, mild, within_is_option=True),
-    "continual_label_shift": _Scenario(continual, label_shift),
-    "gradual": _Scenario(gradual, mild, within_is_option=True),
+    **{name: _Scenario(separate, name) for name in ("mild", "label_shift", "single", "dirichlet")},
+    "mixed": _Scenario(mixed),
+    "continual": _Scenario(continual),
+    "continual_label_shift": _Scenario(continual, "label_shift"),
+    "gradual": _Scenario(gradual),
 }
 
 SCENARIOS: tuple[str, ...] = tuple(_SCENARIOS)
@@ -63,7 +54,9 @@ SCENARIOS: tuple[str, ...] = tuple(_SCENARIOS)
 
 def scenario_options(scenario: str) -> list[str]:
     """The names of the options that a scenario takes in `build`."""
-    return _find(scenario).options()
+    if scenario not in _SCENARIOS:
+        raise ValueError(f"unknown scenario {scenario!r}; known: {', '.join(SCENARIOS)}")
+    return sorted(_SCENARIOS[scenario].options())
 
 
 def build(
@@ -87,54 +80,37 @@ def build(
         batch_size: default 64; "single" is always 1.
         seed: of every order.
         limit: use only so many images of each domain, spread evenly over the classes.
-        options: what the scenario takes besides (`scenario_options`): ratio, draws and order for label shift, gamma and
-            slots for Dirichlet, per_level for gradual, reshuffle; within ("mild", "label_shift", "dirichlet") with the
-            options of that order for "mixed", "continual" and "gradual".
+        options: what the scenario takes besides (`scenario_options`): ratio, draws and order for label shift,
+            gamma and slots for Dirichlet, per_level for gradual, reshuffle; within ("mild", "label_shift",
+            "dirichlet") with the options of that order for "mixed", "continual" and "gradual".
     """
-    chosen = _find(scenario)
-    allowed = chosen.options()
+    allowed = scenario_options(scenario)
     unknown = sorted(set(options) - set(allowed))
     if unknown:
         raise ValueError(
             f"scenario {scenario!r} has no option {', '.join(unknown)}; it takes: {', '.join(allowed) or 'none'}"
         )
-    size = _batch_size(scenario, batch_size)
-    across_options = {k: v for k, v in options.items() if k in _option_names(chosen.across)}
-    within = _within(chosen, {k: v for k, v in options.items() if k not in across_options})
-    if chosen.across is not gradual:
-        across_options["scenario"] = scenario
-    elif severity is not None:
-        across_options["severity"] = severity
-    listed = as_domains(domains, severity=severity)
-    return chosen.across(
-        labels, listed, within=within, batch_size=size, seed=seed, limit=limit, **across_options
-    )
-
-
-def _find(scenario: str) -> _Scenario:
-    if scenario not in _SCENARIOS:
-        raise ValueError(f"unknown scenario {scenario!r}; known: {', '.join(SCENARIOS)}")
-    return _SCENARIOS[scenario]
-
-
-def _batch_size(scenario: str, batch_size: int | None) -> int:
-    if scenario != "single":
-        return DEFAULT_BATCH_SIZE if batch_size is None else batch_size
-    if batch_size not in (None, 1):
+    if scenario == "single" and batch_size not in (None, 1):
         raise ValueError(f"scenario 'single' means batches of one, got batch_size={batch_size}; use 'mild' for others")
-    return 1
-
-
-def _within(chosen: _Scenario, options: dict[str, Any]) -> Order:
-    """The order within a domain with its options bound."""
-    name = options.pop("within", None)
-    if name is not None and name not in ORDERS:
+    if batch_size is None:
+        batch_size = 1 if scenario == "single" else 64
+    across, fixed = _SCENARIOS[scenario]
+    name = options.pop("within", None) or fixed or "mild"
+    if name not in ORDERS:
         raise ValueError(f"within must be one of {', '.join(ORDERS)}, got {name!r}")
-    order = chosen.within if name is None else ORDERS[name]
-    foreign = sorted(set(options) - _option_names(order))
+    arranging = {option: options.pop(option) for option in _options_of(across) & set(options)}
+    if across is gradual and severity is not None:
+        arranging["severity"] = severity
+    foreign = sorted(set(options) - _options_of(ORDERS[name]))
     if foreign:
-        raise ValueError(
-            f"the order {order.__name__!r} has no option {', '.join(foreign)}; set within= to one that has it"
-        )
-    return partial(order, **options)
-
+        raise ValueError(f"the order {name!r} has no option {', '.join(foreign)}; set within= to one that has it")
+    stream = across(
+        labels,
+        as_domains(domains, severity=severity),
+        within=partial(ORDERS[name], **options),
+        batch_size=batch_size,
+        seed=seed,
+        limit=limit,
+        **arranging,
+    )
+    return replace(stream, scenario=scenario)

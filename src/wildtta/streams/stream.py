@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
@@ -27,7 +27,7 @@ DomainLike: TypeAlias = "Domain | str | tuple[str, int | None]"
 
 
 def as_domains(domains: Iterable[DomainLike], *, severity: int | None = None) -> tuple[Domain, ...]:
-    """Domains from names, (name, severity) pairs or domains; `severity` is for those that come as a bare name."""
+    """Domains from names, (name, severity) pairs or domains; `severity` is for bare names."""
     if isinstance(domains, str):
         raise TypeError(f"domains must be a sequence of domains, got the string {domains!r}; write [{domains!r}]")
     listed = tuple(Domain(d, severity) if isinstance(d, str) else Domain(*d) for d in domains)
@@ -51,9 +51,9 @@ class Batch(NamedTuple):
 class Stream:
     """The order of a whole run; images are looked up later.
 
-    `domain[i]` numbers into `domains`, `index[i]` is the position of the image in that domain's data set. A batch never
-    reaches over a position in `breaks` (where a data loader would end with a short batch: between domains that come one
-    after the other), and the adapter is reset at the positions in `resets`.
+    `domain[i]` numbers into `domains`, `index[i]` is the position of the image in that domain's data set. A
+    batch never reaches over a position in `breaks` (where a data loader would end with a short batch: between
+    domains that come one after the other), and the adapter is reset at the positions in `resets`.
     """
 
     scenario: str
@@ -107,29 +107,15 @@ class Stream:
         """The stream cut off after so many samples."""
         if samples < 1:
             raise ValueError(f"a stream keeps at least 1 sample, got {samples}")
-        return Stream(
-            scenario=self.scenario,
-            domains=self.domains,
+        return replace(
+            self,
             domain=self.domain[:samples],
             index=self.index[:samples],
-            batch_size=self.batch_size,
             breaks=tuple(b for b in self.breaks if b < samples),
             resets=tuple(r for r in self.resets if r < samples),
         )
 
 
-def in_sequence(
-    scenario: str, domains: tuple[Domain, ...], orders: list[IntArray], *, batch_size: int, reset_each: bool
-) -> Stream:
-    """Domains one after the other, each with its own order; a reset before each of them, or only at the start."""
-    lengths = [len(order) for order in orders]
-    starts = tuple(int(s) for s in np.concatenate(([0], np.cumsum(lengths)[:-1])))
-    return Stream(
-        scenario=scenario,
-        domains=domains,
-        domain=np.repeat(np.arange(len(domains), dtype=np.int64), lengths),
-        index=np.concatenate(orders),
-        batch_size=batch_size,
-        breaks=starts,
-        resets=starts if reset_each else (0,),
-    )
+def given(order: IntArray, batch_size: int, *, domain: str = "given") -> Stream:
+    """Images of one data set in an order that is given."""
+    return Stream("given", (Domain(domain),), np.zeros(len(order), dtype=np.int64), order, batch_size)

@@ -1,1 +1,1 @@
-"""What some methods must be given before they can adapt, trained on source images: TTT's branch, DDA's diffusion model."""
+"""What some methods need before they adapt, trained on source images: TTT's branch, DDA's diffusion model."""

@@ -1,51 +1,56 @@
-"""Shuffled batches of source images, epoch after epoch."""
+"""What both kinds of training share: shuffled batches of source images, a bounded gradient step."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch import Tensor, nn
 
-from wildtta.data import ImageSet, InputProtocol, open_data
+from wildtta.data import ImageSet, InputProtocol, StreamLoader, open_data
+from wildtta.data.catalogue import Root
 from wildtta.glyphs import Glyphs, load_atlas
+from wildtta.randomness import torch_generator
+from wildtta.streams import given
+
+LARGEST_GRADIENT = 1.0
+"""Where gradients are cut. At first, copies of trained stages get gradients that would ruin them."""
 
 
 def source_images(
-    name: str, root: str | os.PathLike[str] | None = None, *, count: int = 20_000, seed: int = 0, atlas: Path | None = None
+    name: str, root: Root | None = None, *, count: int = 20_000, seed: int = 0, atlas: Path | None = None
 ) -> ImageSet:
-    """Training images by the data's name; of ``glyphs`` the first ``count`` of the split that networks train on."""
+    """Training images by the data's name; of ``glyphs`` the first ``count`` of the training split."""
     if name == "glyphs":
         return Glyphs(count, seed=seed, split="train", atlas=None if atlas is None else load_atlas(atlas))
     return open_data(name, root)
 
 
-class _Fitted(Dataset[Tensor]):
-    """Positions in, uint8 images of the protocol's size out."""
-
-    def __init__(self, images: ImageSet, protocol: InputProtocol) -> None:
-        self._images = images
-        self._protocol = protocol
-
-    def __getitem__(self, positions: list[int]) -> Tensor:
-        if self._protocol.size is None:
-            return self._images.images(positions)
-        return torch.stack([self._protocol.fit(self._images[position][0]) for position in positions])
-
-
 def shuffled_batches(
     images: ImageSet, protocol: InputProtocol, *, batch_size: int, epoch: int, seed: int = 0, workers: int = 0
 ) -> Iterator[Tensor]:
-    """One epoch of uint8 batches [n, 3, H, W]; its order is a function of (seed, epoch). A last short batch is left out,
+    """One epoch of uint8 batches [n, 3, H, W]; its order is a function of (seed, epoch).
 
-    unless it is the only one.
+    A last short batch is left out, unless it is the only one.
     """
-    generator = torch.Generator().manual_seed(1_000_003 * seed + epoch)
-    order = torch.randperm(len(images), generator=generator).tolist()
-    batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
-    if len(batches) > 1 and len(batches[-1]) < batch_size:
-        batches.pop()
-    yield from DataLoader(_Fitted(images, protocol), batch_size=None, sampler=batches, num_workers=workers)
+    order = torch.randperm(len(images), generator=torch_generator(1_000_003 * seed + epoch)).numpy()
+    whole = len(order) - len(order) % batch_size
+    loader = StreamLoader([images], given(order[: whole or None], batch_size), protocol=protocol, workers=workers)
+    for batch in loader.pixels():
+        yield batch.images
+
+
+def gradient_step(loss: Tensor, parameters: list[nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
+    """One step of the optimizer, the gradient's norm cut at ``LARGEST_GRADIENT``."""
+    optimizer.zero_grad(set_to_none=True)
+    torch.autograd.backward(loss)
+    nn.utils.clip_grad_norm_(parameters, LARGEST_GRADIENT)
+    optimizer.step()
+
+
+def require_at_least_one(plan: object, *names: str) -> None:
+    """An error for a number in a plan that is below 1."""
+    for name in names:
+        if getattr(plan, name) < 1:
+            raise ValueError(f"{name} must be at least 1, got {getattr(plan, name)}")

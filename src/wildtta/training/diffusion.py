@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
-import time
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +15,9 @@ from torch.nn import functional as F
 
 from wildtta.data import ImageSet, InputProtocol
 from wildtta.methods.dda.diffusion import DiffusionModel, diffusers_library
-from wildtta.training.batches import shuffled_batches
-
-_SECONDS_BETWEEN_LINES = 4.0
+from wildtta.progress import shown
+from wildtta.randomness import torch_generator
+from wildtta.training.batches import gradient_step, require_at_least_one, shuffled_batches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +35,7 @@ class DiffusionPlan:
     workers: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "layers"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        require_at_least_one(self, "steps", "batch_size", "layers")
         if not self.lr > 0:
             raise ValueError(f"lr must be positive, got {self.lr}")
         if len(self.channels) < 2 or any(width % 8 for width in self.channels):
@@ -67,34 +66,30 @@ def train_diffusion(
 ) -> DiffusionModel:
     """min over θ of E ‖ε − ε_θ(√ᾱ_t x + √(1 − ᾱ_t) ε, t)‖² on images in [−1, 1] (Ho et al. 2020)."""
     scheduler = diffusers_library().DDPMScheduler()
-    generator = torch.Generator(device).manual_seed(plan.seed)
-    batches = _endless(images, protocol, plan)
+    generator = torch_generator(plan.seed, device)
+    order = {"batch_size": plan.batch_size, "seed": plan.seed, "workers": plan.workers}
+    epochs = (shuffled_batches(images, protocol, epoch=epoch, **order) for epoch in itertools.count())
+    batches = itertools.islice(itertools.chain.from_iterable(epochs), plan.steps)
     first = next(batches)
     with torch.random.fork_rng([]):
         torch.manual_seed(plan.seed)
         unet = small_unet(plan, first.shape[-1]).to(device).train()
     kept = copy.deepcopy(unet).eval().requires_grad_(False)
-    optimizer = torch.optim.AdamW(unet.parameters(), lr=plan.lr, weight_decay=0.0)
+    parameters = list(unet.parameters())
+    optimizer = torch.optim.AdamW(parameters, lr=plan.lr, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, plan.lr, total_steps=plan.steps + 1, pct_start=0.05)
     running = torch.zeros((), device=device)
-    began = last_line = time.monotonic()
-    for step in range(plan.steps):
-        batch = first if step == 0 else next(batches)
+    for step, batch in enumerate(shown(itertools.chain([first], batches), "training", plan.steps), 1):
         loss = _loss(unet, scheduler, batch.to(device).float() / 127.5 - 1, generator)
-        optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(loss)
-        nn.utils.clip_grad_norm_(unet.parameters(), 1.0)
-        optimizer.step()
+        gradient_step(loss, parameters, optimizer)
         schedule.step()
-        keep = min(plan.average, (step + 1) / (step + 10))
+        keep = min(plan.average, step / (step + 9))
         with torch.no_grad():
-            for old, new in zip(kept.parameters(), unet.parameters(), strict=True):
+            for old, new in zip(kept.parameters(), parameters, strict=True):
                 old.lerp_(new, 1 - keep)
-        running.lerp_(loss.detach(), max(0.02, 1 / (step + 1)))
-        if time.monotonic() - last_line > _SECONDS_BETWEEN_LINES or step + 1 == plan.steps:
-            last_line = time.monotonic()
-            left = (plan.steps - step - 1) * (last_line - began) / (step + 1)
-            report(f"step {step + 1}/{plan.steps}, loss {running.item():.4f}, {left:.0f} s left")
+        running.lerp_(loss.detach(), max(0.02, 1 / step))
+        if step % max(1, plan.steps // 20) == 0 or step == plan.steps:
+            report(f"step {step}/{plan.steps}, loss {running.item():.4f}")
     return DiffusionModel(kept, scheduler)
 
 
@@ -104,18 +99,9 @@ def save_diffusion(model: DiffusionModel, folder: str | Path) -> None:
     model.scheduler.save_pretrained(Path(folder) / "scheduler")
 
 
-def _loss(unet: nn.Module, scheduler: object, clean: Tensor, generator: torch.Generator) -> Tensor:
+def _loss(unet: nn.Module, scheduler: Any, clean: Tensor, generator: torch.Generator) -> Tensor:
     device = clean.device
     times = torch.randint(1000, (len(clean),), generator=generator, device=device)
     noise = torch.randn(clean.shape, generator=generator, device=device)
-    noisy = scheduler.add_noise(clean, noise, times)  # type: ignore[attr-defined]
+    noisy = scheduler.add_noise(clean, noise, times)
     return F.mse_loss(unet(noisy, times).sample, noise)
-
-
-def _endless(images: ImageSet, protocol: InputProtocol, plan: DiffusionPlan) -> Iterator[Tensor]:
-    epoch = 0
-    while True:
-        yield from shuffled_batches(
-            images, protocol, batch_size=plan.batch_size, epoch=epoch, seed=plan.seed, workers=plan.workers
-        )
-        epoch += 1

@@ -14,18 +14,17 @@ from wildtta.data import ImageSet, InputProtocol
 from wildtta.methods.ttt.rotation import TURNS, RotationBranch, rotate, rotation_branch, training_views
 from wildtta.network.inspection import family_of
 from wildtta.network.stages import middle_stage, run_to
-from wildtta.training.batches import shuffled_batches
+from wildtta.progress import shown
+from wildtta.randomness import torch_generator
+from wildtta.training.batches import gradient_step, require_at_least_one, shuffled_batches
 
 RATES = {"convolutional": 0.1, "transformer": 0.005}
 """The paper's learning rates for ResNet50-GN and ViT-B."""
-LARGEST_GRADIENT = 1.0
-"""Copies of trained stages answer a new task with large gradients at first: at these rates the first steps would ruin them."""
-_SECONDS_BETWEEN_LINES = 4.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class BranchPlan:
-    """How a branch is trained; the defaults are the paper's (SGD, momentum 0.9, ×0.1 after epochs 4 and 7 of 10)."""
+    """How a branch is trained; the paper's defaults (SGD, momentum 0.9, ×0.1 after epochs 4 and 7 of 10)."""
 
     epochs: int = 10
     decay_after: tuple[int, ...] = (4, 7)
@@ -39,9 +38,7 @@ class BranchPlan:
     workers: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        require_at_least_one(self, "epochs", "batch_size")
         if self.lr is not None and not self.lr > 0:
             raise ValueError(f"lr must be positive or None (the paper's), got {self.lr}")
 
@@ -63,32 +60,30 @@ def train_branch(
     network = network.eval()
     branch = rotation_branch(network).train()
     device = next(network.parameters()).device
-    optimizer = torch.optim.SGD(branch.parameters(), lr=plan.rate(network, 0), momentum=plan.momentum)
-    generator = torch.Generator().manual_seed(plan.seed)
-    began = last_line = time.monotonic()
+    parameters = list(branch.parameters())
+    optimizer = torch.optim.SGD(parameters, lr=plan.rate(network, 0), momentum=plan.momentum)
+    generator = torch_generator(plan.seed)
+    order = {"batch_size": plan.batch_size, "seed": plan.seed, "workers": plan.workers}
+    began = time.monotonic()
     for epoch in range(plan.epochs):
         for group in optimizer.param_groups:
             group["lr"] = plan.rate(network, epoch)
-        figures = torch.zeros(3, device=device)
-        batches = shuffled_batches(
-            images, protocol, batch_size=plan.batch_size, epoch=epoch, seed=plan.seed, workers=plan.workers
-        )
-        for batch in batches:
+        total_loss, hits, seen = torch.zeros((), device=device), torch.zeros((), device=device), 0
+        batches = shuffled_batches(images, protocol, epoch=epoch, **order)
+        for batch in shown(batches, f"epoch {epoch + 1}, batches"):
             turned, turns = turned_views(protocol.normalise(batch.to(device)), generator, mirror=plan.mirror)
             with torch.no_grad():
                 features = run_to(network, stage, turned)
             logits = branch(features)
             loss = F.cross_entropy(logits, turns)
-            optimizer.zero_grad(set_to_none=True)
-            torch.autograd.backward(loss)
-            nn.utils.clip_grad_norm_(branch.parameters(), LARGEST_GRADIENT)
-            optimizer.step()
-            hits = (logits.detach().argmax(1) == turns).sum()
-            figures += torch.stack([loss.detach() * len(turns), hits, torch.full_like(hits, len(turns))])
-            if time.monotonic() - last_line > _SECONDS_BETWEEN_LINES:
-                last_line = time.monotonic()
-                report(_line(epoch, plan, figures, began))
-        report(_line(epoch, plan, figures, began))
+            gradient_step(loss, parameters, optimizer)
+            total_loss += loss.detach() * len(turns)
+            hits += (logits.detach().argmax(1) == turns).sum()
+            seen += len(turns)
+        report(
+            f"epoch {epoch + 1}/{plan.epochs}: {seen} images, loss {float(total_loss) / seen:.3f}, "
+            f"accuracy {100 * float(hits) / seen:.1f} %, {time.monotonic() - began:.0f} s"
+        )
     return branch.eval(), stage
 
 
@@ -96,23 +91,3 @@ def turned_views(inputs: Tensor, generator: torch.Generator, *, mirror: bool) ->
     """Random crops, mirrored (where asked for) and turned at random, and their turns."""
     turns = torch.randint(TURNS, (len(inputs),), generator=generator).to(inputs.device)
     return rotate(training_views(inputs, generator, mirror=mirror), turns), turns
-
-
-def rotation_accuracy(network: nn.Module, branch: nn.Module, stage: str, inputs: Tensor) -> float:
-    """Percent of all four turns of ``inputs`` that the branch names correctly."""
-    hits = 0
-    with torch.no_grad():
-        for turn in range(TURNS):
-            turns = torch.full((len(inputs),), turn, device=inputs.device)
-            hits += int((branch(run_to(network, stage, rotate(inputs, turns))).argmax(1) == turns).sum())
-    return 100 * hits / (TURNS * len(inputs))
-
-
-def _line(epoch: int, plan: BranchPlan, figures: Tensor, began: float) -> str:
-    loss, hits, seen = figures.tolist()
-    seen = max(seen, 1.0)
-    spent = time.monotonic() - began
-    return (
-        f"epoch {epoch + 1}/{plan.epochs}: {seen:.0f} images, loss {loss / seen:.3f}, "
-        f"accuracy {100 * hits / seen:.1f} %, {spent:.0f} s"
-    )

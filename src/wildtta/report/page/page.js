@@ -66,11 +66,14 @@ document.addEventListener("click", (event) => {
   if (event.target === dialog || event.target.closest("[data-close]")) dialog.close();
 });
 
-/* Claims by verdict. */
+/* Claims by verdict; tables and figures without such a claim step back. */
 document.querySelectorAll("[data-filter]").forEach((button) => button.addEventListener("click", () => {
   const wanted = button.dataset.filter;
   document.querySelectorAll("[data-filter]").forEach((other) => other.setAttribute("aria-pressed", other === button));
   document.querySelectorAll(".claims li").forEach((item) => { item.hidden = wanted !== "all" && item.dataset.status !== wanted; });
+  document.querySelectorAll("[data-statuses]").forEach((item) => {
+    item.hidden = wanted !== "all" && !item.dataset.statuses.split("|").includes(wanted);
+  });
 }));
 document.querySelectorAll("[data-toggle-paper]").forEach((button) => button.addEventListener("click", () => {
   const hidden = document.body.classList.toggle("hide-was");

@@ -1,0 +1,34 @@
+"""When a run counts as collapsed: adaptation ended with one class for nearly everything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+COLLAPSE_SHARE = 0.2
+
+
+def collapsed(top_share: float, true_share: float, *, adapts: bool) -> bool:
+    """Whether one class takes more than a fifth of the predictions and at least twice what it should take.
+
+    A class-ordered stream may rightly show one class for a while, hence the comparison with the labels. A
+    network that is not adapted may be just as one-sided on hard images, but nothing made it collapse.
+
+    Args:
+        top_share: of the most predicted class, among the predictions of the last fifth of the stream; 0 to 1.
+        true_share: of the same class among the labels of the same samples.
+        adapts: whether the network was adapted.
+
+    >>> collapsed(0.6, 0.01, adapts=True), collapsed(0.6, 0.5, adapts=True)
+    (True, False)
+    """
+    return adapts and top_share > COLLAPSE_SHARE and top_share >= 2 * true_share
+
+
+def row_collapsed(metrics: Mapping[str, Any], *, adapts: bool) -> bool:
+    """The same from the metrics of a journal's row, where shares are in percent.
+
+    Rows of version 0.1 have no ``top_class_true_share``; the labels explain no share in the published ones.
+    """
+    true_share = metrics.get("top_class_true_share", 0.0) / 100
+    return collapsed(metrics["top_class_share"] / 100, true_share, adapts=adapts)

@@ -1,0 +1,164 @@
+"""The paper's tables, figures and claims for a report, from journal rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+
+from wildtta.bench import Row
+from wildtta.paper.experiment import ECE, Experiment, Spot
+from wildtta.paper.registry import experiments
+from wildtta.paper.settings import CORRUPTIONS, Setting
+from wildtta.paper.view import NotRun, View, decide
+from wildtta.report.document import Section
+from wildtta.report.figure import Figure
+from wildtta.report.names import SHORT_CORRUPTIONS
+from wildtta.report.runs import collapsed
+from wildtta.report.table import Better, Column, Number, Table, TableRow, with_best
+
+Asked = dict[str, object]
+"""Which experiment asked for a row and in which setting, as journals keep it."""
+
+
+def asked(experiment: Experiment, setting: Setting) -> Asked:
+    """What a row's ``asked_by`` says of an experiment."""
+    return {"experiment": experiment.name, "setting": setting.to_json()}
+
+
+def sections(rows: Sequence[Row]) -> list[Section]:
+    """A section per setting in which experiments asked for rows (``asked_by``), that with most rows first."""
+    found: dict[str, list[tuple[int, str]]] = {}
+    for row in rows:
+        for entry in row.get("asked_by") or ():
+            if entry.get("experiment") in experiments():
+                # Who asked first for one seed and then for three asked for three.
+                place = json.dumps({**entry["setting"], "seeds": None}, sort_keys=True)
+                found.setdefault(place, []).append((entry["setting"]["seeds"], entry["experiment"]))
+    result = []
+    for place, asking in sorted(found.items(), key=lambda item: -len(item[1])):
+        seeds, names = max(seeds for seeds, _ in asking), {name for _, name in asking}
+        result.append(section(Setting.from_json({**json.loads(place), "seeds": seeds}), rows, names))
+    return result
+
+
+def section(setting: Setting, rows: Sequence[Row], names: Collection[str]) -> Section:
+    """Tables, figures and claims of the named experiments in one setting; claims about all others were not run."""
+    by_key = {row["key"]: row for row in rows}
+    views = {name: View(experiment, setting, by_key) for name, experiment in experiments().items()}
+    shown = [view for name, view in views.items() if name in names and view.keys]
+    others = [view for view in views.values() if view not in shown]
+    return Section(
+        label=setting.label,
+        tables=[table_of(view) for view in shown if view.experiment.draw is None],
+        figures=[figure_of(view) for view in shown if view.experiment.draw is not None],
+        undecided=[decide(claim, view) for view in others for claim in view.experiment.claims],
+        keys=frozenset().union(*(view.keys for view in shown)),
+    )
+
+
+def command_of(experiment: Experiment, setting: Setting) -> str:
+    """The command that runs the experiment again."""
+    words = ["wildtta", "reproduce", experiment.name, "--on", setting.where]
+    if setting.where != "glyphs":
+        words += ["--data", "DIR", "--protocol", setting.protocol]
+    if setting.scale.name != "full":
+        words += ["--quick"] if setting.scale.name == "quick" else ["--scale", setting.scale.name]
+    if setting.limit is not None:
+        words += ["--limit", str(setting.limit)]
+    if any(network.model_options.get("pretrained") is False for network in setting.networks.values()):
+        words += ["--weights", "none"]
+    return " ".join([*words, "--seeds", str(setting.seeds)])
+
+
+def label_of(words: str) -> str:
+    """The paper's row and column names with its typography: ``SAR2`` is SAR²."""
+    if words in SHORT_CORRUPTIONS:
+        return SHORT_CORRUPTIONS[words]
+    for plain, fine in (("SAR2", "SAR²"), ("rho=", "ρ = "), ("alpha=", "α = "), ("beta=", "β = "), ("Avg/", "Avg ")):
+        words = words.replace(plain, fine)
+    head, slash, tail = words.partition("/")
+    if slash:
+        return f"{head} {SHORT_CORRUPTIONS.get(tail, tail.replace('level', 'level '))}"
+    return {"gpu_time_s": "seconds", "label_shift": "label shift", "bs1": "batch size 1"}.get(words, words)
+
+
+def _column(experiment: Experiment, label: str, metric: str) -> Column:
+    better: Better = "low" if metric == ECE else "high" if metric.startswith("metrics/") else "none"
+    return Column(label=label_of(label), better=better, digits=0 if metric.startswith("cost/") else experiment.digits)
+
+
+def number_at(view: View, spot: Spot) -> Number:
+    """A spot as a number of a table."""
+    printed = Number(printed=spot.printed, printed_std=spot.printed_std)
+    try:
+        value = view.value_at(spot)
+    except NotRun as reason:
+        return replace(printed, missing=str(reason))
+    behind = view.finished(spot)
+    comparable = view.setting.same_as_paper and spot.printed is not None
+    return replace(
+        printed,
+        mean=value.mean,
+        std=value.std if value.seeds > 1 else None,
+        seeds=value.seeds,
+        difference=value.mean - spot.printed if comparable and spot.printed is not None else None,
+        keys=tuple(row["key"] for row in behind),
+        collapsed=len(spot.cells) <= view.setting.seeds and any(map(collapsed, behind)),
+    )
+
+
+def table_of(view: View) -> Table:
+    """An experiment's table with its claims; rows that cannot be run here stay, with the reason."""
+    experiment = view.experiment
+    metrics = {spot.column: spot.metric for spot in reversed(view.spots)}
+    names = _in_the_papers_order(view.columns)
+    columns = tuple(_column(experiment, name, metrics[name]) for name in names)
+    rows = []
+    for labels in view.row_labels:
+        places = {spot.column: spot for spot in view.spots if spot.row == labels}
+        numbers = tuple(
+            number_at(view, places[name]) if name in places else Number(missing="not part of the table")
+            for name in names
+        )
+        rows.append(TableRow(labels=tuple(map(label_of, labels)), numbers=numbers))
+    grouped = experiment.row_names[0] == "model" and len(experiment.row_names) > 1
+    return Table(
+        name=experiment.name,
+        title=f"{experiment.heading}. {experiment.title}",
+        subtitle=view.setting.brief,
+        row_names=experiment.row_names,
+        columns=columns,
+        rows=with_best(rows, columns, grouped=grouped),
+        unit=experiment.unit,
+        note=experiment.note,
+        command=command_of(experiment, view.setting),
+        comparable=view.setting.same_as_paper,
+        printed_on="ImageNet-C and its own networks",
+        claims=[decide(claim, view) for claim in experiment.claims],
+    )
+
+
+def _in_the_papers_order(columns: Iterable[str]) -> list[str]:
+    """Corruptions in their usual order, then what stands behind them."""
+    usual = {name: place for place, name in enumerate(CORRUPTIONS)}
+    names = list(columns)
+    return sorted(names, key=lambda name: usual.get(name, len(usual))) if usual.keys() & set(names) else names
+
+
+def figure_of(view: View) -> Figure:
+    """An experiment's figure, with the reasons for what it lacks and the numbers behind it as a table."""
+    experiment = view.experiment
+    assert experiment.draw is not None
+    table = table_of(view)
+    problems = [number.missing for row in table.rows for number in row.numbers if number.missing]
+    return Figure(
+        name=table.name,
+        title=table.title,
+        subtitle=table.subtitle,
+        charts=experiment.draw(view),
+        note=table.note,
+        problems=list(dict.fromkeys(problems)),
+        table=replace(table, title="Numbers behind the figure"),
+        claims=table.claims,
+    )

@@ -1,0 +1,204 @@
+"""An experiment filled from a journal's rows: its numbers, and whether its claims hold."""
+
+from __future__ import annotations
+
+import copy
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from wildtta.bench import Cell, Row
+from wildtta.paper.experiment import AVERAGE, Claim, Experiment, Spot
+from wildtta.paper.settings import Setting
+from wildtta.report.outcome import Outcome, Status
+from wildtta.report.runs import look_up
+
+#: Numbers that a journal row holds only implicitly: the class predicted most, and the seconds that predicting and learning
+#: took (without reading images and building the network).
+TOP_CLASS, STREAM_SECONDS = "top class", "stream seconds"
+
+#: A claim is not decided by numbers over fewer images: their standard error is up to 3.5 points.
+LEAST_IMAGES = 200
+
+
+class NotRun(Exception):
+    """A number that the journal does not have; the message says why."""
+
+
+class TooShort(NotRun):
+    """A stream that is too short for what is asked of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Value:
+    """Mean and standard deviation over the seeds (0 where there is one)."""
+
+    mean: float
+    std: float
+    seeds: int
+
+
+class View:
+    """An experiment's spots filled from journal rows; what is missing raises :class:`NotRun` when asked for."""
+
+    def __init__(self, experiment: Experiment, setting: Setting, rows: Mapping[str, Row]) -> None:
+        self.experiment = experiment
+        self.setting = setting
+        self.spots = experiment.plan(setting)
+        self.fewest: int | None = None
+        """The fewest images behind any number that was asked for."""
+        self._rows = rows
+        self._places = {(spot.row, spot.column): spot for spot in self.spots}
+
+    @property
+    def row_labels(self) -> list[tuple[str, ...]]:
+        """Row labels in order of first use."""
+        return list(dict.fromkeys(spot.row for spot in self.spots))
+
+    @property
+    def columns(self) -> list[str]:
+        """Column labels in order of first use."""
+        return list(dict.fromkeys(spot.column for spot in self.spots))
+
+    @property
+    def keys(self) -> set[str]:
+        """Of the rows that the experiment uses."""
+        return {cell.key for spot in self.spots for cell in spot.cells if cell.key in self._rows}
+
+    def spot(self, *where: str) -> Spot:
+        """The spot of these row labels and, last, the column."""
+        spot = self._places.get((where[:-1], where[-1]))
+        if spot is None:
+            raise NotRun(f"{' / '.join(where)} is not part of this run")
+        return spot
+
+    def by_seed(self, spot: Spot) -> dict[int, float]:
+        """The spot's number for each seed that is complete: the mean over its parts, or its cells (one per corruption).
+
+        A journal that was cut short gives the seeds that it has; :class:`NotRun` where there is none.
+        """
+        if spot.parts:
+            columns = [self.by_seed(part) for part in spot.parts]
+            shared = set.intersection(*(set(column) for column in columns))
+            if not shared:
+                raise NotRun("no seed is complete")
+            return {seed: statistics.fmean(column[seed] for column in columns) for seed in sorted(shared)}
+        by_seed: dict[int, list[Cell]] = {}
+        for cell in spot.cells:
+            by_seed.setdefault(cell.seed, []).append(cell)
+        complete = {seed: cells for seed, cells in by_seed.items() if not any(self._lack(cell, spot) for cell in cells)}
+        if not complete:
+            lacking = (self._lack(cell, spot) for cell in spot.cells)
+            where = " / ".join((*spot.row, spot.column))
+            raise NotRun(spot.missing or next(filter(None, lacking), f"{where} has nothing to run here"))
+        found = {seed: [self._rows[cell.key] for cell in cells] for seed, cells in complete.items()}
+        for rows in found.values():
+            self._count(rows)
+        return {
+            seed: statistics.fmean(float(value_of(row, spot.metric)) for row in rows) for seed, rows in found.items()
+        }
+
+    def _count(self, rows: Sequence[Row]) -> None:
+        images = [look_up(row, "metrics/samples") for row in rows]
+        if None not in images:
+            self.fewest = min(sum(images), sum(images) if self.fewest is None else self.fewest)
+
+    def _lack(self, cell: Cell, spot: Spot) -> str:
+        """Why a cell has no number for a spot; empty where it has."""
+        row = self._rows.get(cell.key)
+        if row is None:
+            return f"{cell.describe()} has not been run"
+        if row["status"] != "ok":
+            return f"{cell.describe()} failed: {row.get('reason')}"
+        return "" if value_of(row, spot.metric) is not None else f"{cell.describe()} recorded no {spot.metric}"
+
+    def value_at(self, spot: Spot) -> Value:
+        """Mean and standard deviation of :meth:`by_seed`."""
+        numbers = list(self.by_seed(spot).values())
+        std = statistics.stdev(numbers) if len(numbers) > 1 else 0.0
+        return Value(mean=statistics.fmean(numbers), std=std, seeds=len(numbers))
+
+    def value(self, *where: str) -> Value:
+        """The number at these row labels and, last, the column."""
+        return self.value_at(self.spot(*where))
+
+    def mean(self, *where: str) -> float:
+        """Its mean over the seeds."""
+        return self.value(*where).mean
+
+    def means(self, rows: Sequence[Sequence[str]], *column: str) -> list[float]:
+        """The means of several rows in one column."""
+        return [self.mean(*row, *column) for row in rows]
+
+    def known(self, *where: str) -> Value | None:
+        """The number, or None where there is none."""
+        try:
+            return self.value(*where)
+        except NotRun:
+            return None
+
+    def row(self, *where: str) -> Row:
+        """The first seed's journal row behind a spot: where curves and diagnostics live."""
+        spot = self.spot(*where)
+        if not spot.cells:
+            raise NotRun(spot.missing or f"{' / '.join(where)} has nothing to run here")
+        row = self._rows.get(spot.cells[0].key)
+        if row is None or row["status"] != "ok":
+            raise NotRun(self._lack(spot.cells[0], spot))
+        self._count([row])
+        return row
+
+    def record(self, path: str, *where: str) -> Any:
+        """Something that the row behind a spot recorded; :class:`NotRun` where it did not."""
+        found = look_up(self.row(*where), path)
+        if found is None:
+            raise NotRun(f"the run recorded no {path}")
+        return found
+
+    def recorded(self, path: str, *where: str) -> Any | None:
+        """The same, or None where there is nothing."""
+        try:
+            return self.record(path, *where)
+        except NotRun:
+            return None
+
+    def finished(self, spot: Spot) -> list[Row]:
+        """The finished rows behind a spot, as many as there are."""
+        rows = (self._rows.get(cell.key) for cell in spot.cells)
+        return [row for row in rows if row is not None and row["status"] == "ok"]
+
+    @property
+    def corruptions(self) -> list[str]:
+        """The columns that are corruptions: all but the average."""
+        return [column for column in self.columns if column != AVERAGE]
+
+
+def decide(claim: Claim, view: View) -> Outcome:
+    """Evaluate one claim of the view's experiment."""
+    seen = copy.copy(view)
+    seen.fewest = None
+    status: Status
+    try:
+        parts = list(claim.check(seen))
+        status = "holds" if all(holds for holds, _ in parts) else "fails"
+        numbers = "; ".join(text for _, text in parts)
+        if seen.fewest is not None and seen.fewest < LEAST_IMAGES:
+            raise TooShort(f"{numbers}: over {seen.fewest} images only")
+    except TooShort as reason:
+        status, numbers = "too short to tell", str(reason)
+    except NotRun as reason:
+        status, numbers = "not run", str(reason)
+    numbers = numbers.replace("SAR2", "SAR²")
+    return Outcome(name=claim.name, text=claim.text, status=status, numbers=numbers, data=view.setting.label)
+
+
+def value_of(row: Row, metric: str) -> Any:
+    """What a row says of a spot's metric; None where it says nothing."""
+    if metric == TOP_CLASS:
+        counts = look_up(row, "metrics/histogram")
+        return max(range(len(counts)), key=counts.__getitem__) if counts else None
+    if metric == STREAM_SECONDS:
+        milliseconds, batches = look_up(row, "cost/ms_per_batch"), look_up(row, "cost/batches")
+        return None if milliseconds is None or batches is None else milliseconds * batches / 1000
+    return look_up(row, metric)
