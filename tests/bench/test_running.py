@@ -346,8 +346,8 @@ def test_methods_that_augment_are_told_the_preprocessing(conditions: Conditions)
 
 
 def test_methods_that_want_source_images_get_them_or_say_so(images: Path, conditions: Conditions) -> None:
-    everybody_teaches = {"redundant": 1.0, "reliable": 1.0, "lr": 0.01}
-    cell = small_cell(method="eata", options=everybody_teaches, data_options={"source_images": 30})
+    all_selected = {"redundant": 1.0, "reliable": 1.0, "lr": 0.01}
+    cell = small_cell(method="eata", options=all_selected, data_options={"source_images": 30})
     row = launch([cell], root=images, device="cpu", observer=Silent()).rows[0]
     assert row["status"] == "failed"
     assert "name a folder (or zip) of clean images with --source" in row["reason"]
@@ -355,5 +355,5 @@ def test_methods_that_want_source_images_get_them_or_say_so(images: Path, condit
     assert run_cell(small_cell(method="recap"), conditions)["data_note"] == "no source images"
     with_source = run_cell(cell, Conditions(root=str(images), source=str(images)))
     assert with_source["data_note"] == f"30 source images: {images.name}"
-    plain = run_cell(small_cell(method="eta", options=everybody_teaches), conditions)
+    plain = run_cell(small_cell(method="eta", options=all_selected), conditions)
     assert with_source["metrics"]["nll"] != plain["metrics"]["nll"], "the Fisher penalty had no effect"

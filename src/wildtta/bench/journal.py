@@ -153,7 +153,7 @@ def merge(
 
 
 def write(rows: Iterable[Row], destination: str | os.PathLike[str]) -> None:
-    """Write a whole journal (``.jsonl`` or ``.jsonl.gz``) in place of an older one, or leave that as it is."""
+    """Write a whole journal (``.jsonl`` or ``.jsonl.gz``) in place of an older one, or fail and leave it."""
     target = Path(destination)
     content = b"".join(map(encode, rows))
     partial = target.with_name(target.name + ".partial")
