@@ -1,8 +1,8 @@
 """What a sweep says: a table of accuracies for each grid file, and how often one class takes over.
 
     J=docs/results/tiny-imagenet
-    python studies/tiny-imagenet/sweeps.py studies/tiny-imagenet/sweeps/{open-questions,pull,rate,one-class,momentum}.toml \\
-        --journal $J/sweeps.jsonl.gz
+    S=studies/tiny-imagenet
+    python $S/sweeps.py $S/sweeps/{open-questions,pull,rate,one-class,momentum}.toml --journal $J/sweeps.jsonl.gz
 
 A row is a setting of the grid, a column a stream of a network. Accuracy in percent, the mean over seeds, ± its standard deviation
 where there are several; streams of more than six corruptions have one column, their mean. Where a stream was run in at least
@@ -110,10 +110,11 @@ def main() -> None:
     parser.add_argument("grids", type=Path, nargs="+")
     parser.add_argument("--journal", type=Path, required=True)
     given = parser.parse_args()
+    print("## Sweeps\n")
     rows = {row["key"]: row for row in read([given.journal])}
     for grid in given.grids:
         settings = gathered(load_grid(grid), rows)
-        print(f"#### {grid.stem}\n")
+        print(f"### {grid.stem.replace('-', ' ').capitalize()}\n")
         for network in sorted({at[0] for streams in settings.values() for at in streams}):
             own = {title: {at: found for at, found in s.items() if at[0] == network} for title, s in settings.items()}
             own = {title: streams for title, streams in own.items() if streams}

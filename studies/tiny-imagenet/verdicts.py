@@ -312,8 +312,8 @@ SECTIONS: tuple[tuple[str, Sequence[str], Callable[[Study], Iterator[Sequence[st
         one_class,
     ),
     (
-        f"{NAME}'s standard deviation over seeds is smaller than SAR's:"
-        " of one corruption's accuracy, and of the mean over corruptions",
+        f"{NAME}'s standard deviation over seeds is smaller than SAR's"
+        " (of one corruption's accuracy, and of the mean over corruptions)",
         (
             *("stream", "network", f"seeds of {NAME}", "Tent, one corruption", "SAR", NAME, "holds"),
             *("Tent, mean of corruptions", "SAR", NAME, "holds"),
@@ -333,14 +333,22 @@ SECTIONS: tuple[tuple[str, Sequence[str], Callable[[Study], Iterator[Sequence[st
 )
 
 
+def headline(title: str) -> str:
+    """A title with what is in brackets below it."""
+    head, bracket, note = title.partition(" (")
+    return f"{head}\n\n{bracket.strip()}{note}" if note else head
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("journals", type=Path, nargs="+")
     parser.add_argument("--of", choices=tuple(JUDGED), default="steady")
     arguments = parser.parse_args()
     study = Study(read(arguments.journals), arguments.of)
-    parts = [f"### {title}\n\n{table(heading, rows(study))}" for title, heading, rows in SECTIONS]
-    told = f"{NAME} in these statements is *{study.judged}* of the tables below.\n\n" + "\n\n".join(parts)
+    parts = [f"### {headline(title)}\n\n{table(heading, rows(study))}" for title, heading, rows in SECTIONS]
+    told = f"## Statements\n\n{NAME} in these statements is *{study.judged}* of the tables below.\n\n" + "\n\n".join(
+        parts
+    )
     print(told.replace(NAME, study.of.short))
 
 
