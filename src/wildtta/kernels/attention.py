@@ -27,7 +27,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
-from wildtta.kernels.operation import Gradients, Operation, generation, jit, on_device_of
+from wildtta.kernels.operation import Gradients, Operation, generation, jit
 
 WIDTHS = (16, 32, 64, 128)
 LONGEST = 4096
@@ -297,10 +297,9 @@ class Attention(Operation):
         out = torch.empty((samples, length, heads, width), dtype=q.dtype, device=q.device).transpose(1, 2)
         logsums = torch.empty((samples * heads, length), dtype=torch.float32, device=q.device)
         sizes = (heads, length, k.shape[2], self.scale * math.log2(math.e))
-        with on_device_of(q):
-            forward_kernel[(triton.cdiv(length, self.plan.forward.queries), samples * heads)](
-                *_with_strides(q, k, v, out), logsums, *sizes, **self._constants(width, self.plan.forward)
-            )
+        forward_kernel[(triton.cdiv(length, self.plan.forward.queries), samples * heads)](
+            *_with_strides(q, k, v, out), logsums, *sizes, **self._constants(width, self.plan.forward)
+        )
         return out, out, logsums
 
     def backward(
@@ -315,13 +314,12 @@ class Attention(Operation):
         sums = (logsums, torch.empty_like(logsums))
         sizes = (heads, length, k.shape[2], self.scale, self.scale * math.log2(math.e))
         queries, keys = self.plan.queries, self.plan.keys
-        with on_device_of(q):
-            query_gradient_kernel[(triton.cdiv(length, queries.queries), samples * heads)](
-                *_with_strides(q, k, v, out, dout, dq), *sums, *sizes, **self._constants(width, queries)
-            )
-            key_gradient_kernel[(triton.cdiv(k.shape[2], keys.keys), samples * heads)](
-                *_with_strides(q, k, v, dout, dk), dv, *sums, *sizes, **self._constants(width, keys)
-            )
+        query_gradient_kernel[(triton.cdiv(length, queries.queries), samples * heads)](
+            *_with_strides(q, k, v, out, dout, dq), *sums, *sizes, **self._constants(width, queries)
+        )
+        key_gradient_kernel[(triton.cdiv(k.shape[2], keys.keys), samples * heads)](
+            *_with_strides(q, k, v, dout, dk), dv, *sums, *sizes, **self._constants(width, keys)
+        )
         return gradients
 
     def by_torch(self, *inputs: Tensor) -> Tensor:

@@ -38,13 +38,6 @@ class Fusion:
     narrow: bool
     """Whether under autocast the result may come in autocast's type."""
 
-    def is_hooked(self) -> bool:
-        """Whether a hook would see the norm's result."""
-        return any(
-            module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
-            for module in self.modules
-        )
-
 
 Fusions = dict[Tensor, Fusion]
 """By γ of the norm."""
@@ -81,24 +74,20 @@ class Dispatch(TorchFunctionMode):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
+        *given: Any,
         scale: float | None = None,
         **options: Any,
     ) -> Tensor:
-        plain = attn_mask is None and not dropout_p and not is_causal and not any(options.values())
+        # A mask, dropout, causality or grouped queries: whatever is not 0, False or None.
+        plain = not any(isinstance(value, Tensor) or value for value in (*given, *options.values()))
         tf32 = torch.backends.cuda.matmul.allow_tf32 and not torch.is_autocast_enabled(self._device)
         usable = plain and tf32 and not self._emulated and (scale is None or scale > 0)
         if not usable or not self._takes(query, key, value) or not attention.suits(query, key, value):
             return native()
         return attention.Attention.attempt(lambda: attention.attention(query, key, value, scale), native)
 
-    def multi_head_attention(self, native: Native, *args: Any, **kwargs: Any) -> Any:
-        return self._multi_head(*args, **kwargs)
-
     @functools.cached_property
-    def _multi_head(self) -> Callable[..., Any]:
+    def multi_head_attention(self) -> Callable[..., Any]:
         """What ``nn.MultiheadAttention`` calls, with our attention: within a torch function no other is intercepted."""
 
         def attend(*args: Any, **kwargs: Any) -> Tensor:
@@ -170,8 +159,12 @@ class Dispatch(TorchFunctionMode):
         return not torch.is_grad_enabled() or hooks(False) is None
 
     def _fusion_of(self, gamma: Tensor) -> Fusion | None:
+        """What is fused with the norm of this γ, unless a hook would see the norm's result."""
         fusion = self._fusions.get(gamma)
-        return None if fusion is None or fusion.is_hooked() else fusion
+        for module in [] if fusion is None else fusion.modules:
+            if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
+                return None
+        return fusion
 
     def _type_of_result(self, x: Tensor, fusion: Fusion | None) -> torch.dtype:
         if not torch.is_autocast_enabled(self._device):
@@ -181,7 +174,7 @@ class Dispatch(TorchFunctionMode):
 
 _ROUTES: dict[Callable[..., Any], Callable[..., Any]] = {
     F.scaled_dot_product_attention: Dispatch.attention,
-    F.multi_head_attention_forward: Dispatch.multi_head_attention,
+    F.multi_head_attention_forward: lambda self, native, *args, **kwargs: self.multi_head_attention(*args, **kwargs),
     F.layer_norm: Dispatch.layer_norm,
     F.group_norm: Dispatch.group_norm,
     F.relu: Dispatch.relu,

@@ -6,13 +6,13 @@ narrow type where the next layer casts its result anyway. Neither may change a b
 
 from __future__ import annotations
 
-import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.backends import cudnn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
@@ -35,7 +35,9 @@ def find_fusions(network: nn.Module, head: nn.Linear, images: Tensor) -> Fusions
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(2, *images.shape[1:], generator=generator).to(images.device, images.dtype)
     try:
-        with torch.no_grad(), torch.random.fork_rng([images.device] if images.is_cuda else []), _repeatable():
+        # One algorithm for one convolution, so that the same numbers give the same bits.
+        repeatable = cudnn.flags(enabled=cudnn.enabled, benchmark=False, deterministic=True, allow_tf32=cudnn.allow_tf32)
+        with torch.no_grad(), torch.random.fork_rng([images.device] if images.is_cuda else []), repeatable:
             watch = _Watch(network, head)
             expected = watch.logits(noise)
             for narrow in (True, False) if autocast else (False,):
@@ -48,14 +50,6 @@ def find_fusions(network: nn.Module, head: nn.Linear, images: Tensor) -> Fusions
     except Exception:  # a network that does not run on noise
         pass
     return {}
-
-
-@contextlib.contextmanager
-def _repeatable() -> Iterator[None]:
-    """One algorithm for one convolution, so that the same numbers give the same bits."""
-    cudnn = torch.backends.cudnn
-    with cudnn.flags(enabled=cudnn.enabled, benchmark=False, deterministic=True, allow_tf32=cudnn.allow_tf32):
-        yield
 
 
 class _Watch(TorchFunctionMode):

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from wildtta.kernels.norm import DTYPES, Norm, load
-from wildtta.kernels.operation import jit, on_device_of
+from wildtta.kernels.operation import jit
 
 MOST_VALUES = 1 << 17
 """Larger groups are left to torch: there are too few of them to fill a GPU with one program each."""
@@ -273,8 +273,7 @@ class GroupNorm(Norm):
         z = torch.empty_like(x, dtype=self.dtype)
         mean, rstd = torch.empty((2, len(x), self.groups), dtype=torch.float32, device=x.device).unbind()
         constants = self._constants(x, FORWARD_TILE, FORWARD_VALUES)
-        with on_device_of(x):
-            forward_kernel[(mean.numel(),)](x, z, *inputs[1:], mean, rstd, self.eps, self.groups, **constants)
+        forward_kernel[(mean.numel(),)](x, z, *inputs[1:], mean, rstd, self.eps, self.groups, **constants)
         return z, mean, rstd
 
     def partial_sums(self, x: Tensor) -> int:
@@ -283,8 +282,7 @@ class GroupNorm(Norm):
     def launch_backward(self, given: Sequence[Tensor], gradients: Sequence[Tensor], **wanted: bool) -> None:
         x = given[1]
         constants = self._constants(x, BACKWARD_TILE, BACKWARD_VALUES)
-        with on_device_of(x):
-            backward_kernel[(len(x) * self.groups,)](*given, *gradients, self.groups, **constants, **wanted)
+        backward_kernel[(len(x) * self.groups,)](*given, *gradients, self.groups, **constants, **wanted)
 
     def by_torch(self, *inputs: Tensor) -> Tensor:
         x, gamma, beta = (value.float() for value in inputs)

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from wildtta.kernels.norm import DTYPES, Norm, load
-from wildtta.kernels.operation import jit, on_device_of, processors
+from wildtta.kernels.operation import jit, processors
 
 WIDEST = 8192
 """Wider rows do not fit into the registers of a program."""
@@ -148,8 +148,7 @@ class LayerNorm(Norm):
         y = torch.empty_like(x, dtype=self.dtype)
         mean, rstd = torch.empty((2, count), dtype=torch.float32, device=x.device).unbind()
         tile = _tile_for(x)
-        with on_device_of(x):
-            forward_kernel[(triton.cdiv(count, tile["ROWS"]),)](x, y, *inputs[1:], mean, rstd, count, self.eps, **tile)
+        forward_kernel[(triton.cdiv(count, tile["ROWS"]),)](x, y, *inputs[1:], mean, rstd, count, self.eps, **tile)
         return y, mean, rstd
 
     def partial_sums(self, x: Tensor) -> int:
@@ -159,8 +158,7 @@ class LayerNorm(Norm):
         dy, x, gamma, _, mean, rstd = given
         programs, tiles = _programs_and_tiles(x)
         sizes = (len(mean), tiles)
-        with on_device_of(x):
-            backward_kernel[(programs,)](dy, x, gamma, mean, rstd, *gradients, *sizes, **_tile_for(x), **wanted)
+        backward_kernel[(programs,)](dy, x, gamma, mean, rstd, *gradients, *sizes, **_tile_for(x), **wanted)
 
     def by_torch(self, *inputs: Tensor) -> Tensor:
         x, gamma, beta = (value.float() for value in inputs)

@@ -5,7 +5,6 @@ Kernels are a matter of speed alone. Where one fails to compile or to launch, to
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import warnings
 from abc import ABC, abstractmethod
@@ -14,9 +13,12 @@ from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 T = TypeVar("T")
 Gradients = tuple[Tensor | None, ...]
+_on_device_of = cast(Any, torch.cuda.device_of)
+"""Triton launches on the current device, which need not be the tensors'."""
 
 
 class Operation(ABC):
@@ -41,9 +43,10 @@ class Operation(ABC):
         """The result by torch alone: for a backward pass whose kernel fails after the forward pass has run."""
 
     def __call__(self, *inputs: Tensor) -> Tensor:
-        if torch.is_grad_enabled() and any(value.requires_grad for value in inputs):
-            return cast(Tensor, cast(Any, _WithGradient).apply(self, *inputs))
-        return self.forward(*inputs)[0]
+        with _on_device_of(inputs[0]):
+            if torch.is_grad_enabled() and any(value.requires_grad for value in inputs):
+                return cast(Tensor, cast(Any, _WithGradient).apply(self, *inputs))
+            return self.forward(*inputs)[0]
 
     @classmethod
     def attempt(cls, ours: Callable[[], T], torchs: Callable[[], T]) -> T:
@@ -63,11 +66,6 @@ class Operation(ABC):
             return torchs()
 
 
-def _once_differentiable(backward: Callable[..., T]) -> Callable[..., T]:
-    """torch's decorator, typed: gradients of gradients are refused, since kernels leave no graph."""
-    return cast(Callable[..., T], cast(Any, torch.autograd.function).once_differentiable(backward))
-
-
 class _WithGradient(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, operation: Operation, *inputs: Tensor) -> Tensor:
@@ -77,15 +75,16 @@ class _WithGradient(torch.autograd.Function):
         return result
 
     @staticmethod
-    @_once_differentiable
+    @once_differentiable  # kernels leave no graph
     def backward(ctx: Any, gradient: Tensor) -> Gradients:
         operation: Operation = ctx.operation
         wanted = ctx.needs_input_grad[1:]
         inputs, kept = ctx.saved_tensors[: ctx.inputs], ctx.saved_tensors[ctx.inputs :]
-        found = operation.attempt(
-            lambda: operation.backward(gradient, inputs, kept, wanted),
-            lambda: _gradients_by_torch(operation, inputs, wanted, gradient),
-        )
+        with _on_device_of(gradient):
+            found = operation.attempt(
+                lambda: operation.backward(gradient, inputs, kept, wanted),
+                lambda: _gradients_by_torch(operation, inputs, wanted, gradient),
+            )
         return None, *found
 
 
@@ -99,19 +98,11 @@ def _gradients_by_torch(
     return tuple(next(found) if needed else None for needed in wanted)
 
 
-# -- launching -----------------------------------------------------------------------------------------------------------
-
-
 def jit(function: Callable[..., Any]) -> Any:
     """``triton.jit``, typed. With TRITON_INTERPRET=1 in the environment kernels run in Python, on CPU tensors."""
     import triton
 
     return triton.jit(function)
-
-
-def on_device_of(tensor: Tensor) -> contextlib.AbstractContextManager[Any]:
-    """Triton launches on the current device, which need not be the tensor's."""
-    return torch.cuda.device(tensor.device) if tensor.is_cuda else contextlib.nullcontext()
 
 
 @functools.cache

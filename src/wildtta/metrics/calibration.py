@@ -34,8 +34,6 @@ def adaptive_calibration_error(confidence: Tensor, correct: Tensor, *, bins: int
 
 
 def _weighted_gap(confidence: Tensor, correct: Tensor, which: Tensor, bins: int) -> float:
-    if len(confidence) == 0:
-        return float("nan")
     # n_b cancels: (n_b / n) · |mean correct − mean confidence| = |Σ correct − Σ confidence| / n.
     gap = torch.zeros(bins, dtype=torch.float64, device=confidence.device)
     gap.index_add_(0, which, correct - confidence)

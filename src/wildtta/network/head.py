@@ -10,17 +10,14 @@ from wildtta.network.probe import Execution
 def find_head(network: nn.Module, head: str | nn.Module, seen: Execution | None) -> tuple[str, nn.Linear]:
     """The layer that the caller names; with ``"auto"`` the last linear layer whose result the logits are."""
     linears = {name: module for name, module in network.named_modules() if isinstance(module, nn.Linear)}
-    if isinstance(head, nn.Module):
-        for name, module in linears.items():
-            if module is head:
-                return name, module
-        raise ValueError(
-            f"head= must be a linear layer of this network, got {type(head).__name__}; linear layers: {_listing(linears)}"
-        )
     if head != "auto":
-        if head in linears:
-            return head, linears[head]
-        raise ValueError(f"head={head!r} is no linear layer of this network; linear layers: {_listing(linears)}")
+        for name, module in linears.items():
+            if head in (name, module):
+                return name, module
+        known = f"linear layers: {_listing(linears)}"
+        if isinstance(head, nn.Module):
+            raise ValueError(f"head= must be a linear layer of this network, got {type(head).__name__}; {known}")
+        raise ValueError(f"head={head!r} is no linear layer of this network; {known}")
     if not linears:
         raise ValueError(
             f"{type(network).__name__} has no linear layer, so no head was found: features and logits are read at the "

@@ -15,7 +15,6 @@ from wildtta.network.stages import norms_in_order, top_norms
 
 Family = Literal["convolutional", "transformer"]
 _QUERY_NAMES = ("qkv", "query", "q_proj", "to_q", "q", "to_qkv")
-_RANKS = {nn.Conv1d: 3, nn.Conv2d: 4, nn.Conv3d: 5}
 
 
 @dataclass
@@ -75,7 +74,7 @@ def inspect_network(network: nn.Module, head: str | nn.Module = "auto") -> Netwo
         family=family_of(network),
         has_batch_norm=any(is_batch_norm(module) for module in network.modules()),
         sparse_features=seen is not None and ends_in_group_norm and are_rectified(network, linear, seen.input_shape),
-        input_rank=next((rank for kind, rank in _RANKS.items() if isinstance(convolution, kind)), None),
-        input_channels=getattr(convolution, "in_channels", None),
+        input_rank=None if convolution is None else 2 + len(convolution.kernel_size),
+        input_channels=None if convolution is None else convolution.in_channels,
         input_width=seen.input_shape[0] if seen is not None and len(seen.input_shape) == 1 else None,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor, nn
@@ -35,19 +34,10 @@ def is_batch_norm(module: nn.Module) -> bool:
     return isinstance(module, _BatchNorm)
 
 
-def norm_parameters(module: nn.Module) -> Iterator[nn.Parameter]:
-    """The affine parameters of a norm layer itself (``BatchNormAct2d`` may hold an activation with parameters)."""
-    for name in ("weight", "bias"):
-        parameter = getattr(module, name, None)
-        if isinstance(parameter, nn.Parameter):
-            yield parameter
-
-
 def _statistics_of_this_batch(module: nn.Module, inputs: tuple[Any, ...]) -> None:
     """Forward pre-hook: normalise by the batch's own moments, or by the source's where one value has no variance."""
     batch: Tensor = inputs[0]
-    values_per_channel = batch.numel() // max(1, batch.shape[1])
-    module.training = values_per_channel > 1
+    module.training = batch.numel() // max(1, batch.shape[1]) > 1
 
 
 class BatchStatistics:
@@ -58,19 +48,14 @@ class BatchStatistics:
     """
 
     def __init__(self, network: nn.Module) -> None:
-        self._layers = [module for module in network.modules() if is_batch_norm(module)]
-        self._before = [(layer.training, layer.track_running_stats) for layer in self._layers]
-        self._hooks = [layer.register_forward_pre_hook(_statistics_of_this_batch) for layer in self._layers]
-        for layer in self._layers:
+        self._before = []
+        for layer in filter(is_batch_norm, network.modules()):
+            hook = layer.register_forward_pre_hook(_statistics_of_this_batch)
+            self._before.append((layer, layer.training, layer.track_running_stats, hook))
             layer.track_running_stats = False  # type: ignore[assignment]
-
-    def __bool__(self) -> bool:
-        return bool(self._layers)
 
     def remove(self) -> None:
         """Back to the statistics of the source, flags and hooks as they were."""
-        for hook in self._hooks:
+        for layer, training, tracked, hook in self._before:
             hook.remove()
-        for layer, (training, tracked) in zip(self._layers, self._before, strict=True):
-            layer.training = training
-            layer.track_running_stats = tracked
+            layer.training, layer.track_running_stats = training, tracked

@@ -9,18 +9,12 @@ from typing import Literal, cast
 from torch import nn
 
 from wildtta.network.inspection import Network
-from wildtta.network.norms import norm_parameters
 
 Scope = Literal["nothing", "norms", "norms below the top", "everything"]
 ParameterChoice = str | Iterable[str] | Callable[[str, nn.Parameter], bool]
 
 
-def _named_parameters(network: nn.Module) -> dict[str, nn.Parameter]:
-    return {name: parameter for name, parameter in network.named_parameters() if parameter.is_floating_point()}
-
-
-def _by_scope(network: Network, scope: Scope) -> list[str]:
-    available = _named_parameters(network.module)
+def _by_scope(network: Network, available: dict[str, nn.Parameter], scope: Scope) -> list[str]:
     if scope == "nothing":
         return []
     if scope == "everything":
@@ -33,7 +27,8 @@ def _by_scope(network: Network, scope: Scope) -> list[str]:
         )
     frozen = network.top_norm_names if scope == "norms below the top" else []
     layers = [network.module.get_submodule(name) for name in network.norm_names if name not in frozen]
-    wanted = {id(parameter) for layer in layers for parameter in norm_parameters(layer)}
+    # Of the norm itself: a BatchNormAct2d may hold an activation with parameters.
+    wanted = {id(getattr(layer, name, None)) for layer in layers for name in ("weight", "bias")}
     return [name for name, parameter in available.items() if id(parameter) in wanted]
 
 
@@ -43,11 +38,9 @@ def choose_parameters(network: Network, choice: ParameterChoice, scope: Scope) -
     ``choice`` is ``"auto"`` (the method's ``scope``), another scope (``"norms"``, ``"norms below the top"``,
     ``"everything"``), a regular expression searched in each name, a list of names, or a function of (name, parameter).
     """
-    if choice == "auto":
-        return _by_scope(network, scope)
-    if choice in ("norms", "norms below the top", "everything"):
-        return _by_scope(network, cast(Scope, choice))
-    available = _named_parameters(network.module)
+    available = {name: value for name, value in network.module.named_parameters() if value.is_floating_point()}
+    if choice in ("auto", "norms", "norms below the top", "everything"):
+        return _by_scope(network, available, scope if choice == "auto" else cast(Scope, choice))
     if isinstance(choice, str):
         try:
             pattern = re.compile(choice)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,11 +20,10 @@ _IMAGE_SIDES = (32, 64, 224, 28, 96, 128, 256, 299, 384, 448, 512, 16, 8)
 class Execution:
     """What a probe saw.
 
-    ``order`` lists the modules by the first time each one *finished*, ``spans`` maps a module's name to its first
-    (entry, exit) tick, and ``shapes`` to the shapes of its first tensor argument and result.
+    ``spans`` maps a module's name to its first (entry, exit) tick, in the order in which modules *finished* first, and
+    ``shapes`` to the shapes of its first tensor argument and result.
     """
 
-    order: list[str] = field(default_factory=list)
     spans: dict[str, tuple[int, int]] = field(default_factory=dict)
     shapes: dict[str, tuple[torch.Size | None, torch.Size | None]] = field(default_factory=dict)
     linear_outputs: dict[str, Tensor] = field(default_factory=dict)
@@ -35,20 +35,16 @@ class Execution:
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
 
-def _dimensions(convolution: Convolution) -> int:
-    return len(convolution.kernel_size)
-
-
-def input_convolution(network: nn.Module, seen: Execution | None = None) -> nn.Module | None:
+def input_convolution(network: nn.Module, seen: Execution | None = None) -> Convolution | None:
     """The first convolution to run (a patch embedding is one): it tells the rank and the channels of an input.
 
     Without an execution the first one registered is taken. A network that was seen to work on vectors has none.
     """
-    modules = dict(network.named_modules())
-    if seen is not None and len(seen.input_shape) == 1:
-        return None
-    names = modules if seen is None else sorted(seen.spans, key=lambda name: seen.spans[name][0])
-    return next((modules[name] for name in names if isinstance(modules[name], Convolution)), None)
+    modules = network.modules()
+    if seen is not None:
+        by_entry = sorted(seen.spans, key=lambda name: seen.spans[name][0])
+        modules = map(network.get_submodule, [] if len(seen.input_shape) == 1 else by_entry)
+    return next((module for module in modules if isinstance(module, Convolution)), None)
 
 
 def _hinted_shapes(network: nn.Module) -> Iterator[tuple[int, ...]]:
@@ -72,23 +68,21 @@ def _candidate_shapes(network: nn.Module) -> Iterator[tuple[int, ...]]:
     """Hints first; then what a convolution would take, then what a linear layer would (in order of registration)."""
     yield from dict.fromkeys(_hinted_shapes(network))
     convolutions = [module for module in network.modules() if isinstance(module, Convolution)]
-    for channels, dimensions in dict.fromkeys((module.in_channels, _dimensions(module)) for module in convolutions):
+    for channels, dimensions in dict.fromkeys((module.in_channels, len(module.kernel_size)) for module in convolutions):
         for side in _IMAGE_SIDES if dimensions < 3 else (32, 16, 64):
             yield (channels, *[side] * dimensions)
     yield from dict.fromkeys((module.in_features,) for module in network.modules() if isinstance(module, nn.Linear))
 
 
-def _first_tensor(value: Any) -> Tensor | None:
-    if isinstance(value, Tensor):
-        return value
-    if isinstance(value, tuple | list):
-        return next((item for item in value if isinstance(item, Tensor)), None)
-    return None
+def _shape_of(value: Any) -> torch.Size | None:
+    """Of the tensor, or of the first one in a sequence."""
+    items = value if isinstance(value, tuple | list) else (value,)
+    return next((item.shape for item in items if isinstance(item, Tensor)), None)
 
 
 def _watch(network: nn.Module, images: Tensor) -> Execution:
     seen = Execution(input_shape=tuple(images.shape[1:]))
-    tick = iter(range(1 << 62))
+    tick = itertools.count()
     entered: dict[str, int] = {}
     handles = []
     for name, module in network.named_modules():
@@ -99,15 +93,9 @@ def _watch(network: nn.Module, images: Tensor) -> Execution:
         def leave(module: nn.Module, inputs: tuple[Any, ...], output: Any, name: str = name) -> None:
             if isinstance(module, nn.Linear):
                 seen.linear_inputs[name], seen.linear_outputs[name] = inputs[0], output
-            if name in seen.spans:
-                return
-            seen.order.append(name)
-            seen.spans[name] = (entered[name], next(tick))
-            before, after = _first_tensor(inputs), _first_tensor(output)
-            seen.shapes[name] = (
-                None if before is None else before.shape,
-                None if after is None else after.shape,
-            )
+            if name not in seen.spans:
+                seen.spans[name] = (entered[name], next(tick))
+                seen.shapes[name] = (_shape_of(inputs), _shape_of(output))
 
         handles.append(module.register_forward_pre_hook(enter))
         handles.append(module.register_forward_hook(leave))

@@ -15,7 +15,7 @@ _MOST_STAGES = 8
 def norms_in_order(network: nn.Module, seen: Execution | None) -> list[str]:
     """Norm layers in order of execution; of registration where none was seen to run."""
     registered = [name for name, module in network.named_modules() if is_norm(module)]
-    executed = [] if seen is None else [name for name in seen.order if name in registered]
+    executed = [] if seen is None else [name for name in seen.spans if name in registered]
     return executed or registered
 
 
@@ -80,10 +80,6 @@ def top_norms(network: nn.Module, norms: list[str], seen: Execution | None) -> l
 class _Reached(Exception):
     """Carries a stage's output out of a network that shall run no further."""
 
-    def __init__(self, features: Tensor) -> None:
-        super().__init__("stage reached")
-        self.features = features
-
 
 def run_to(network: nn.Module, stage: str, images: Tensor) -> Tensor:
     """What the module named ``stage`` gives for ``images``; the network runs no further."""
@@ -95,7 +91,8 @@ def run_to(network: nn.Module, stage: str, images: Tensor) -> Tensor:
     try:
         network(images)
     except _Reached as reached:
-        return reached.features
+        features: Tensor = reached.args[0]
+        return features
     finally:
         handle.remove()
     raise ValueError(f"{type(network).__name__} does not run its module {stage!r}; name another stage")

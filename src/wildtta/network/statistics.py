@@ -7,6 +7,7 @@ mixture, an average over batches), with or without a gradient through them.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -59,13 +60,7 @@ class NormStatistics:
         before = [(layer.running_mean, layer.running_var) for layer in self._layers]
         hooks = []
         for layer, place, source in zip(self._layers, self._places, before, strict=True):
-
-            def standardise(
-                module: Any, inputs: tuple[Any, ...], place: slice = place, source: Moments = source
-            ) -> tuple[Any, ...]:
-                return (_standardised(inputs[0], module.eps, place, source, rule), *inputs[1:])
-
-            hooks.append(layer.register_forward_pre_hook(standardise))
+            hooks.append(layer.register_forward_pre_hook(functools.partial(_standardised, place, source, rule)))
             layer.running_mean = torch.zeros_like(layer.running_mean)
             layer.running_var = torch.full_like(layer.running_var, 1 - layer.eps)
         compiled, engine.compiled = engine.compiled, None  # a compiled network does not look at new hooks
@@ -79,7 +74,9 @@ class NormStatistics:
                 layer.running_mean, layer.running_var = mean, variance
 
 
-def _standardised(values: Tensor, epsilon: float, place: slice, source: Moments, rule: Rule) -> Tensor:
+def _standardised(place: slice, source: Moments, rule: Rule, layer: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Forward pre-hook of ``layer``: what enters it, by the moments that ``rule`` gives."""
+    values: Tensor = inputs[0]
     wide = values.to(torch.promote_types(values.dtype, torch.float32))
     dimensions = [0, *range(2, wide.dim())]
     count = wide.numel() // max(1, wide.shape[1])
@@ -89,7 +86,8 @@ def _standardised(values: Tensor, epsilon: float, place: slice, source: Moments,
     else:
         mean, variance = source
     shape = [1, -1, *[1] * (wide.dim() - 2)]
-    return ((wide - mean.view(shape)) / (variance.view(shape) + epsilon).sqrt()).to(values.dtype)
+    standard = (wide - mean.view(shape)) / (variance.view(shape) + layer.eps).sqrt()
+    return standard.to(values.dtype), *inputs[1:]
 
 
 def norm_statistics(engine: Engine) -> NormStatistics:

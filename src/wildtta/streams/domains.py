@@ -47,16 +47,14 @@ def separate(
     `reshuffle=False`: the same order in every domain, so that domains differ in nothing but the shift (as in
     the paper); True: every domain has an order of its own.
     """
-    apart = [(domain,) for domain in as_domains(domains)]
-    return _arranged("separate", labels, apart, reset_each=True, reshuffle=reshuffle, **options)
+    return _arranged("separate", labels, as_domains(domains), reset_each=True, reshuffle=reshuffle, **options)
 
 
 def continual(
     labels: Labels, domains: Iterable[DomainLike], *, reshuffle: bool = False, **options: Unpack[StreamOptions]
 ) -> Stream:
     """Domains one after the other, the adapter never reset. `reshuffle` as in `separate`."""
-    apart = [(domain,) for domain in as_domains(domains)]
-    return _arranged("continual", labels, apart, reshuffle=reshuffle, **options)
+    return _arranged("continual", labels, as_domains(domains), reshuffle=reshuffle, **options)
 
 
 def mixed(labels: Labels, domains: Iterable[DomainLike], **options: Unpack[StreamOptions]) -> Stream:
@@ -66,7 +64,7 @@ def mixed(labels: Labels, domains: Iterable[DomainLike], **options: Unpack[Strea
     classes are correlated in time while the domains stay mixed. `batch_size=1` combines mixed shifts with
     single images.
     """
-    return _arranged("mixed", labels, [as_domains(domains)], **options)
+    return _arranged("mixed", labels, as_domains(domains), pooled=True, **options)
 
 
 def gradual(
@@ -88,12 +86,11 @@ def gradual(
     """
     if per_level is not None and per_level < 1:
         raise ValueError(f"per_level must be at least 1 sample, got {per_level}")
-    ramp = severity_ramp(domains, severity=severity)
-    names = [domain.name for domain in as_domains(domains)]
-    label_of = dict(zip(names, _labels_per_domain(labels, len(names)), strict=True))
-    own = [label_of[level.name] for level in ramp]
-    apart = [(level,) for level in ramp]
-    return _arranged("gradual", own, apart, reshuffle=reshuffle, per_group=per_level, **options)
+    listed = as_domains(domains)
+    ramp = severity_ramp(listed, severity=severity)
+    labels_of = dict(zip((name for name, _ in listed), _labels_per_domain(labels, len(listed)), strict=True))
+    own = [labels_of[name] for name, _ in ramp]
+    return _arranged("gradual", own, ramp, reshuffle=reshuffle, per_level=per_level, **options)
 
 
 def severity_ramp(domains: Iterable[DomainLike], *, severity: int = 5) -> tuple[Domain, ...]:
@@ -114,40 +111,31 @@ def severity_ramp(domains: Iterable[DomainLike], *, severity: int = 5) -> tuple[
 def _arranged(
     scenario: str,
     labels: Labels,
-    groups: Sequence[tuple[Domain, ...]],
+    domains: tuple[Domain, ...],
     *,
     within: Order = mild,
     batch_size: int = 64,
     seed: int = 0,
     limit: int | None = None,
     reshuffle: bool = False,
-    per_group: int | None = None,
+    per_level: int | None = None,
     reset_each: bool = False,
+    pooled: bool = False,
 ) -> Stream:
-    """Groups of domains one after the other; the images of a group are one pool, put in order together."""
-    domains = tuple(domain for group in groups for domain in group)
+    """Domains one after the other, each put in order for itself; with `pooled` all images together."""
     labels_of = _labels_per_domain(labels, len(domains))
-    positions = [np.arange(len(own)) if limit is None else balanced_subset(own, limit) for own in labels_of]
-    counts = [len(kept) for kept in positions]
-    parts: list[tuple[IntArray, IntArray]] = []
-    first = 0
-    for number, group in enumerate(groups):
-        members = range(first, first + len(group))
-        first += len(group)
-        pool = np.concatenate([labels_of[member][positions[member]] for member in members])
-        order = within(pool, seed=derived_seed(seed, number) if reshuffle else seed)[:per_group]
-        domain = np.repeat(np.array(members, dtype=np.int64), counts[members.start : members.stop])
-        parts.append((domain[order], np.concatenate(positions[members.start : members.stop])[order]))
-    starts = tuple(int(start) for start in np.cumsum([0, *(len(index) for _, index in parts[:-1])]))
-    return Stream(
-        scenario=scenario,
-        domains=domains,
-        domain=np.concatenate([domain for domain, _ in parts]),
-        index=np.concatenate([index for _, index in parts]),
-        batch_size=batch_size,
-        breaks=starts,
-        resets=starts if reset_each else (0,),
-    )
+    kept = [np.arange(len(own)) if limit is None else balanced_subset(own, limit) for own in labels_of]
+    counts = [len(positions) for positions in kept]
+    index, domain = np.concatenate(kept), np.repeat(np.arange(len(domains), dtype=np.int64), counts)
+    label = np.concatenate([own[positions] for own, positions in zip(labels_of, kept, strict=True)])
+    orders = []
+    for number, pool in enumerate(np.split(np.arange(len(index)), [] if pooled else np.cumsum(counts)[:-1])):
+        order = within(label[pool], seed=derived_seed(seed, number) if reshuffle else seed)
+        orders.append(pool[order[:per_level]])
+    starts = tuple(np.cumsum([0, *map(len, orders[:-1])]).tolist())
+    together = np.concatenate(orders)
+    resets = starts if reset_each else (0,)
+    return Stream(scenario, domains, domain[together], index[together], batch_size, starts, resets)
 
 
 def _labels_per_domain(labels: Labels, domains: int) -> list[IntArray]:

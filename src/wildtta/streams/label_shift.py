@@ -62,11 +62,15 @@ def label_shift(
         raise ValueError(f"draws must be at least 1 image per period, got {draws}")
     if order == "resample":
         return _resampled(checked, ratio, draws, seed)
+    if order not in ("official", "published"):
+        raise ValueError(f"order must be 'resample', 'official', 'published' or the path of a .npy file, got {order!r}")
+    finite = OFFICIAL_INFINITY if math.isinf(ratio) else ratio
     if order == "official":
-        return _official(checked, ratio, draws, seed, shuffles=1)
-    if order == "published":
-        return _official(checked, ratio, draws, seed, shuffles=_position_in_published_run(ratio))
-    raise ValueError(f"order must be 'resample', 'official', 'published' or the path of a .npy file, got {order!r}")
+        return _official(checked, finite, draws, seed, shuffles=1)
+    if finite not in PUBLISHED_RATIOS:
+        known = ", ".join(f"{r:g}" for r in PUBLISHED_RATIOS)
+        raise ValueError(f"order='published' knows the ratios {known} (= infinity), got {ratio:g}; use order='official'")
+    return _official(checked, finite, draws, seed, shuffles=PUBLISHED_RATIOS.index(finite) + 1)
 
 
 def read_order(path: Path, *, images: int) -> IntArray:
@@ -89,11 +93,8 @@ def read_order(path: Path, *, images: int) -> IntArray:
     return np.asarray(stored, dtype=np.int64)
 
 
-def _drawn_classes(
-    class_order: npt.ArrayLike, ratio: float, draws: int, uniforms: npt.NDArray[np.float64]
-) -> IntArray:
+def _drawn_classes(majors: IntArray, ratio: float, draws: int, uniforms: npt.NDArray[np.float64]) -> IntArray:
     """The class of every step by inverting Q_t's cumulative distribution at one uniform number per step."""
-    majors = np.asarray(class_order, dtype=np.int64)
     minor = 1.0 / (ratio + len(majors) - 1)  # 0 for an infinite ratio
     drawn = np.empty((len(majors), draws), dtype=np.int64)
     for period, (major, chances) in enumerate(zip(majors, uniforms.reshape(len(majors), draws), strict=True)):
@@ -106,7 +107,7 @@ def _drawn_classes(
 
 def _resampled(labels: IntArray, ratio: float, draws: int, seed: int) -> IntArray:
     """Class order, classes and images from one generator; classes without images take no part."""
-    _, groups = images_by_class(labels)
+    groups = images_by_class(labels)
     generator = numpy_generator(seed)
     class_order = generator.permutation(len(groups))
     drawn = _drawn_classes(class_order, ratio, draws, generator.random(len(groups) * draws))
@@ -129,8 +130,7 @@ def _official(labels: IntArray, ratio: float, draws: int, seed: int, *, shuffles
         class_order = list(range(classes))
         python.shuffle(class_order)
     legacy = np.random.RandomState(_OFFICIAL_IMAGE_SEED)
-    finite_ratio = OFFICIAL_INFINITY if math.isinf(ratio) else ratio
-    drawn = _drawn_classes(class_order, finite_ratio, draws, legacy.random_sample(classes * draws))
+    drawn = _drawn_classes(np.array(class_order), ratio, draws, legacy.random_sample(classes * draws))
     chosen = np.empty(len(drawn), dtype=np.int64)
     for label in range(classes):
         steps = np.flatnonzero(drawn == label)
@@ -140,12 +140,9 @@ def _official(labels: IntArray, ratio: float, draws: int, seed: int, *, shuffles
 
 def _equal_classes(labels: IntArray) -> tuple[int, int]:
     """(classes, images per class) of a set in class order with equal counts; an error for any other."""
-    classes = int(labels.max()) + 1
-    images_per_class = len(labels) // classes
-    if images_per_class * classes != len(labels) or not np.array_equal(
-        labels, np.repeat(np.arange(classes), images_per_class)
-    ):
-        counts = np.bincount(labels)
+    counts = np.bincount(labels)
+    classes, images_per_class = len(counts), len(labels) // len(counts)
+    if not np.array_equal(labels, np.repeat(np.arange(classes), images_per_class)):
         in_order = bool((np.diff(labels) >= 0).all())
         raise ValueError(
             "the official label-shift order needs images in class order with equally many per class (image i has class "
@@ -153,14 +150,3 @@ def _equal_classes(labels: IntArray) -> tuple[int, int]:
             f"{'in' if in_order else 'not in'} class order. Use order='resample' for such a set"
         )
     return classes, images_per_class
-
-
-def _position_in_published_run(ratio: float) -> int:
-    """How many shuffles the authors' run had made when it came to this ratio (counted from 1)."""
-    finite = OFFICIAL_INFINITY if math.isinf(ratio) else float(ratio)
-    if finite not in PUBLISHED_RATIOS:
-        known = ", ".join(f"{r:g}" for r in PUBLISHED_RATIOS)
-        raise ValueError(
-            f"order='published' knows the ratios {known} (= infinity), got {ratio:g}; use order='official'"
-        )
-    return PUBLISHED_RATIOS.index(finite) + 1

@@ -24,11 +24,11 @@ def as_labels(labels: npt.ArrayLike) -> IntArray:
     return array.astype(np.int64)
 
 
-def images_by_class(labels: IntArray) -> tuple[IntArray, list[IntArray]]:
-    """The classes that occur (ascending) and, for each, the positions of its images (ascending)."""
-    classes, counts = np.unique(labels, return_counts=True)
+def images_by_class(labels: IntArray) -> list[IntArray]:
+    """For each class that occurs (ascending) the positions of its images (ascending)."""
+    _, counts = np.unique(labels, return_counts=True)
     positions = np.argsort(labels, kind="stable").astype(np.int64)
-    return classes, np.split(positions, np.cumsum(counts)[:-1])
+    return np.split(positions, np.cumsum(counts)[:-1])
 
 
 def balanced_subset(labels: npt.ArrayLike, limit: int) -> IntArray:
@@ -40,9 +40,8 @@ def balanced_subset(labels: npt.ArrayLike, limit: int) -> IntArray:
     checked = as_labels(labels)
     if limit < 1:
         raise ValueError(f"limit must be at least 1 image, got {limit}")
-    _, groups = images_by_class(checked)
     rank_in_class = np.empty(len(checked), dtype=np.int64)
-    for group in groups:
+    for group in images_by_class(checked):
         rank_in_class[group] = np.arange(len(group))
     # First everybody's first image, then everybody's second ...: lexsort's last key is the primary one.
     order = np.lexsort((checked, rank_in_class))

@@ -41,7 +41,7 @@ def dirichlet(labels: npt.ArrayLike, gamma: float = 0.1, *, slots: int | None = 
     checked = as_labels(labels)
     if not gamma > 0 or not np.isfinite(gamma):
         raise ValueError(f"gamma must be a positive finite number (the Dirichlet concentration), got {gamma}")
-    _, groups = images_by_class(checked)
+    groups = images_by_class(checked)
     periods = len(groups) if slots is None else slots
     if periods < 1:
         raise ValueError(f"slots must be at least 1, got {periods}")

@@ -6,31 +6,13 @@ import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from wildtta.streams.domains import Labels, continual, gradual, mixed, separate
 from wildtta.streams.label_shift import label_shift
 from wildtta.streams.labels import IntArray
 from wildtta.streams.orders import dirichlet, mild, single
 from wildtta.streams.stream import DomainLike, Stream, as_domains
-
-
-class _Scenario(NamedTuple):
-    across: Callable[..., Stream]
-    """How domains follow one another."""
-    within: str | None = None
-    """The order within a domain; None: `mild`, unless the option `within` names another."""
-
-    def options(self) -> set[str]:
-        orders = ORDERS if self.within is None else (self.within,)
-        choice = {"within"} if self.within is None else set()
-        return choice.union(_options_of(self.across) - {"severity"}, *(_options_of(ORDERS[name]) for name in orders))
-
-
-def _options_of(function: Callable[..., Any]) -> set[str]:
-    """The names of a function's own options; what `build` itself takes is not among them."""
-    return set(inspect.signature(function).parameters) - {"labels", "domains", "seed", "options"}
-
 
 ORDERS: dict[str, Callable[..., IntArray]] = {
     "mild": mild,
@@ -40,13 +22,14 @@ ORDERS: dict[str, Callable[..., IntArray]] = {
 }
 """Orders within a domain by name."""
 
-_SCENARIOS: dict[str, _Scenario] = {
-    **{name: _Scenario(separate, name) for name in ("mild", "label_shift", "single", "dirichlet")},
-    "mixed": _Scenario(mixed),
-    "continual": _Scenario(continual),
-    "continual_label_shift": _Scenario(continual, "label_shift"),
-    "gradual": _Scenario(gradual),
+_SCENARIOS: dict[str, tuple[Callable[..., Stream], str | None]] = {
+    **{name: (separate, name) for name in ("mild", "label_shift", "single", "dirichlet")},
+    "mixed": (mixed, None),
+    "continual": (continual, None),
+    "continual_label_shift": (continual, "label_shift"),
+    "gradual": (gradual, None),
 }
+"""How domains follow one another, and the order within each; None: `mild`, or what the option `within` names."""
 
 SCENARIOS: tuple[str, ...] = tuple(_SCENARIOS)
 """Names that `build` knows."""
@@ -56,7 +39,16 @@ def scenario_options(scenario: str) -> list[str]:
     """The names of the options that a scenario takes in `build`."""
     if scenario not in _SCENARIOS:
         raise ValueError(f"unknown scenario {scenario!r}; known: {', '.join(SCENARIOS)}")
-    return sorted(_SCENARIOS[scenario].options())
+    across, fixed = _SCENARIOS[scenario]
+    if fixed is not None:
+        return sorted(_options_of(across, ORDERS[fixed]))
+    return sorted(_options_of(across, *ORDERS.values()) | {"within"})
+
+
+def _options_of(*functions: Callable[..., Any]) -> set[str]:
+    """The names of the functions' own options; what `build` itself takes is not among them."""
+    names = set().union(*(inspect.signature(function).parameters for function in functions))
+    return names - {"labels", "domains", "severity", "seed", "options"}
 
 
 def build(

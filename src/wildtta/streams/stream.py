@@ -116,6 +116,6 @@ class Stream:
         )
 
 
-def given(order: IntArray, batch_size: int, *, domain: str = "given") -> Stream:
+def given(order: IntArray, batch_size: int) -> Stream:
     """Images of one data set in an order that is given."""
-    return Stream("given", (Domain(domain),), np.zeros(len(order), dtype=np.int64), order, batch_size)
+    return Stream("given", (Domain("given"),), np.zeros(len(order), dtype=np.int64), order, batch_size)
