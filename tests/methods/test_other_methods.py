@@ -89,12 +89,12 @@ def test_a_generator_depends_on_seed_and_position_alone() -> None:
 
 def test_chosen_moments_equal_batch_norm_with_these_moments_and_leave_no_trace() -> None:
     network = build("bn_resnet")
-    adapter = wildtta.adapt(network, "none")
+    wildtta.adapt(network, "none")
     before = snapshot(network)
     batch = images("bn_resnet", 8)
     statistics = NormStatistics(network)
     mean, variance = statistics.source()
-    with statistics.chosen(adapter.engine, lambda place, moments, count: (mean[place] + 0.1, 2 * variance[place])):
+    with statistics.chosen(lambda place, moments, count: (mean[place] + 0.1, 2 * variance[place])):
         ours = network(batch)
     assert same_bits(snapshot(network), before) == []
     for layer in network.modules():
@@ -107,7 +107,7 @@ def test_chosen_moments_equal_batch_norm_with_these_moments_and_leave_no_trace()
         raise RuntimeError("on purpose")
 
     broken = snapshot(network)
-    with pytest.raises(RuntimeError, match="on purpose"), statistics.chosen(adapter.engine, refuse):
+    with pytest.raises(RuntimeError, match="on purpose"), statistics.chosen(refuse):
         network(batch)
     assert same_bits(snapshot(network), broken) == []
     assert not any(layer._forward_pre_hooks for layer in network.modules())

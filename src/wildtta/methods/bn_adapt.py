@@ -12,7 +12,7 @@ from wildtta.methods.base import BatchStatistics, Method, answer_with
 from wildtta.methods.options import NOT_NEGATIVE, Range, option
 from wildtta.methods.registry import register
 from wildtta.network.parameters import Scope
-from wildtta.network.statistics import Moments, norm_statistics, unbiased
+from wildtta.network.statistics import Moments, unbiased
 from wildtta.step.report import Answer, Output
 
 if TYPE_CHECKING:
@@ -62,15 +62,14 @@ class BNAdapt(Method):
         return True
 
     def declare(self, engine: Engine) -> dict[str, Tensor]:
-        statistics = norm_statistics(engine)
-        if not statistics:
+        if not engine.norms:
             raise ValueError(
                 f"bn-adapt changes the statistics of BatchNorm layers, and {type(engine.network.module).__name__} has none "
                 "that keep them; choose another method (lame, tent, sar2 work with every norm)"
             )
         if self.momentum is None:
             return {}
-        mean, variance = statistics.source()
+        mean, variance = engine.norms.source()
         if self.fresh:
             mean, variance = torch.zeros_like(mean), torch.ones_like(variance)
         return {"running_mean": mean, "running_var": variance}
@@ -81,8 +80,7 @@ class BNAdapt(Method):
         output = self._forward(engine, images, running, learning=True)
         sound = torch.isfinite(output.logits).all()
         if running is not None:
-            for name, fresh in zip(("running_mean", "running_var"), running, strict=True):
-                memory[name].copy_(torch.where(sound, fresh, memory[name]))
+            engine.keep(sound, {"running_mean": running[0], "running_var": running[1]})
         return answer_with(engine, output, forwards=len(images), skipped=~sound, learned=sound & (running is not None))
 
     def predicted(self, engine: Engine, images: Tensor) -> Output:
@@ -92,8 +90,7 @@ class BNAdapt(Method):
         return self._forward(engine, images, running, learning=False)
 
     def _forward(self, engine: Engine, images: Tensor, running: Moments | None, learning: bool) -> Output:
-        statistics = norm_statistics(engine)
-        source = statistics.source() if self.prior > 0 else None
+        source = engine.norms.source() if self.prior > 0 else None
         share = self.prior / (self.prior + len(images))
 
         def rule(place: slice, batch: Moments, count: int) -> Moments:
@@ -109,5 +106,5 @@ class BNAdapt(Method):
                 variance = share * source[1][place] + (1 - share) * variance
             return mean, variance
 
-        with statistics.chosen(engine, rule):
+        with engine.normalised_by(rule):
             return engine.forward(images, grad=False)

@@ -103,8 +103,7 @@ class CoTTA(Method):
         assert engine.source is not None
         restored = torch.where(self._going_back(engine), engine.source, updated)
         sound = torch.isfinite(updated).all() & torch.isfinite(gradient).all()
-        for name, value in state.items():
-            memory[name].copy_(torch.where(sound, value, memory[name]))
+        engine.keep(sound, state)
         learnables.assign(torch.where(sound, restored, theta))
         return answer_with(
             engine,

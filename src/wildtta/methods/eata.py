@@ -12,12 +12,11 @@ from torch.nn import functional as F
 
 from wildtta.methods.base import Rates
 from wildtta.methods.gradient import EntropyMethod, threshold
-from wildtta.methods.losses import masked_mean
 from wildtta.methods.options import AT_LEAST_ONE, POSITIVE, SHARE, Range, option
 from wildtta.methods.registry import register
 from wildtta.methods.source_images import SourceImages, source_batches
 from wildtta.methods.tent import TENT_LEARNING_RATES
-from wildtta.step.loop import Loss, Selection
+from wildtta.step.loop import Selection
 from wildtta.step.precision import losses_in_full_precision
 from wildtta.step.report import Answer, Output
 
@@ -80,11 +79,6 @@ class ETA(EntropyMethod):
         mask = mask & (average.isnan().any() | (similarity.abs() < self.redundant))
         return Selection(mask, first.labels, weights)
 
-    def loss(self, engine: Engine, output: Output, selection: Selection) -> Loss:
-        loss = super().loss(engine, output, selection)
-        loss.entropy = masked_mean(self.uncertainty(output).detach(), selection.mask)
-        return loss
-
     def remember(self, engine: Engine, first: Output, selection: Selection, allowed: Tensor) -> None:
         mask = selection.mask
         assert mask is not None
@@ -92,8 +86,7 @@ class ETA(EntropyMethod):
         probabilities = first.logits.detach().softmax(-1)
         fresh = torch.where(mask[:, None], probabilities, 0.0).sum(0) / mask.sum().clamp(min=1)
         moved = self.prediction_keep * average + (1 - self.prediction_keep) * fresh
-        updated = torch.where(average.isnan(), fresh, moved)
-        average.copy_(torch.where(allowed & mask.any(), updated, average))
+        engine.keep(allowed & mask.any(), {"mean_prediction": torch.where(average.isnan(), fresh, moved)})
 
     def recovered(self, engine: Engine, trigger: Tensor) -> None:
         engine.memory["mean_prediction"].masked_fill_(trigger, math.nan)

@@ -104,11 +104,12 @@ class GradientMethod(Method):
         return losses if selection.weights is None else losses * selection.weights
 
     def loss(self, engine: Engine, output: Output, selection: Selection) -> Loss:
-        """The loss at the present weights: the mean over the selected samples."""
+        """The loss at the present weights: the mean over the selected samples. Recovery watches their plain entropy."""
         losses = self.sample_losses(engine, output, selection)
-        mean = masked_mean(losses, selection.mask)
+        watched = masked_mean(self.uncertainty(output).detach(), selection.mask)
         everything = torch.full((), len(losses), device=losses.device)
-        return Loss(mean, everything if selection.mask is None else selection.mask.sum(), [mean])
+        selected = everything if selection.mask is None else selection.mask.sum()
+        return Loss(watched, selected, [masked_mean(losses, selection.mask)])
 
     def gradient(self, engine: Engine, first: Output, selection: Selection) -> Gradient:
         """The gradient to follow: of the loss at the present weights."""

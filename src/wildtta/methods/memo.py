@@ -17,7 +17,7 @@ from wildtta.methods.registry import register
 from wildtta.methods.views import MEAN_HELP, STD_HELP, Level, pixel_scale
 from wildtta.network.output import with_logits
 from wildtta.network.parameters import Scope
-from wildtta.network.statistics import Moments, norm_statistics, unbiased
+from wildtta.network.statistics import Moments, unbiased
 from wildtta.randomness import next_generator, no_draws_yet
 from wildtta.step.optimizers import FlatOptimizer
 from wildtta.step.precision import losses_in_full_precision
@@ -103,7 +103,7 @@ class MEMO(Method):
     # -- answering -----------------------------------------------------------------------------------------------------
 
     def predicted(self, engine: Engine, images: Tensor) -> Output:
-        if norm_statistics(engine) and self.prior is not None:
+        if engine.norms and self.prior is not None:
             return _joined(images, [self._forward(engine, image[None], grad=False) for image in images])
         return engine.forward(images, grad=False)
 
@@ -159,8 +159,7 @@ class MEMO(Method):
         finally:
             learnables.assign(engine.source)
         if self.carry:
-            for name, value in state.items():
-                engine.memory[name].copy_(torch.where(sound, value, engine.memory[name]))
+            engine.keep(sound, state)
         return output, loss.detach(), gradient.norm(), sound
 
     def _views(self, engine: Engine, image: Tensor) -> Tensor:
@@ -172,10 +171,9 @@ class MEMO(Method):
         return scale.inputs(augmix(pixels, self.views, generator, self.severity))
 
     def _forward(self, engine: Engine, images: Tensor, *, grad: bool) -> Output:
-        statistics = norm_statistics(engine)
-        if not statistics or self.prior is None:
+        if not engine.norms or self.prior is None:
             return engine.forward(images, grad=grad)
-        source_mean, source_variance = statistics.source()
+        source_mean, source_variance = engine.norms.source()
         share = self.prior / (self.prior + 1)
 
         def rule(place: slice, batch: Moments, count: int) -> Moments:
@@ -183,7 +181,7 @@ class MEMO(Method):
             variance = share * source_variance[place] + (1 - share) * unbiased(batch[1].detach(), count)
             return mean, variance
 
-        with statistics.chosen(engine, rule):
+        with engine.normalised_by(rule):
             return engine.forward(images, grad=grad)
 
 

@@ -124,8 +124,7 @@ class ReCAP(ShapeSensitive):
         memory = engine.memory
         names = ("feature_count", "feature_mean", "feature_spread")
         moments = Moments(*(memory[name] for name in names)).with_rows(first.features.detach())
-        for name, value in zip(names, (moments.count, moments.mean, moments.spread), strict=True):
-            memory[name].copy_(torch.where(allowed, value, memory[name]))
+        engine.keep(allowed, dict(zip(names, (moments.count, moments.mean, moments.spread), strict=True)))
         if engine.host_steps + 1 >= self._measured_until(engine):
             known = Moments(*(memory[name] for name in names))
             memory["sigma"].copy_(self.sigma_share * known.variance)
@@ -164,7 +163,7 @@ class ReCAP(ShapeSensitive):
 
     def loss(self, engine: Engine, output: Output, selection: Selection) -> Loss:
         loss = super().loss(engine, output, selection)
-        loss.entropy = loss.entropy / 2
+        loss.entropy = loss.parts[0] / 2
         return loss
 
 

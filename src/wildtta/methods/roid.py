@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from wildtta.methods.base import Rates
 from wildtta.methods.gradient import GradientMethod
-from wildtta.methods.losses import masked_mean, symmetric_cross_entropy
+from wildtta.methods.losses import symmetric_cross_entropy
 from wildtta.methods.options import POSITIVE, SHARE, option
 from wildtta.methods.registry import register
 from wildtta.methods.tent import TENT_LEARNING_RATES
@@ -102,7 +102,7 @@ class ROID(GradientMethod):
         average = engine.memory["mean_prediction"]
         fresh = first.logits.detach().softmax(-1).mean(0)
         moved = self.prediction_keep * average + (1 - self.prediction_keep) * fresh
-        average.copy_(torch.where(allowed, moved, average))
+        engine.keep(allowed, {"mean_prediction": moved})
 
     def recovered(self, engine: Engine, trigger: Tensor) -> None:
         engine.memory["mean_prediction"].masked_fill_(trigger, 1 / engine.network.classes)
@@ -111,7 +111,6 @@ class ROID(GradientMethod):
 
     def loss(self, engine: Engine, output: Output, selection: Selection) -> Loss:
         loss = super().loss(engine, output, selection)
-        loss.entropy = masked_mean(self.uncertainty(output).detach(), selection.mask)
         # The base class averages over the selected samples; here their weighted sum is divided by the whole batch.
         loss.parts[0] = loss.parts[0] * loss.selected
         if self.consistency:

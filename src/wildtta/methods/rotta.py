@@ -14,7 +14,7 @@ from wildtta.methods.losses import cross_entropy
 from wildtta.methods.options import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, SHARE, option
 from wildtta.methods.registry import register
 from wildtta.methods.views import MEAN_HELP, STD_HELP, Augment, Level, random_view
-from wildtta.network.statistics import Moments, norm_statistics
+from wildtta.network.statistics import Moments
 from wildtta.randomness import next_generator, no_draws_yet
 from wildtta.step.optimizers import FlatOptimizer
 from wildtta.step.precision import losses_in_full_precision
@@ -84,10 +84,9 @@ class RoTTA(Method):
             "kept_images": torch.zeros(shape, dtype=engine.network.head.weight.dtype, device=engine.device),
             **no_draws_yet(),
         }
-        statistics = norm_statistics(engine)
-        if statistics:
+        if engine.norms:
             for role in ("student", "teacher"):
-                state[f"{role}_mean"], state[f"{role}_var"] = statistics.source()
+                state[f"{role}_mean"], state[f"{role}_var"] = engine.norms.source()
         return state
 
     # -- answering -----------------------------------------------------------------------------------------------------
@@ -129,8 +128,7 @@ class RoTTA(Method):
 
     def _forward(self, engine: Engine, images: Tensor, role: str, *, grad: bool, moving: Moments | None) -> Output:
         """A pass with ``role``'s averages; where ``moving`` is given they move, and the gradient flows through them."""
-        statistics = norm_statistics(engine)
-        if not statistics:
+        if not engine.norms:
             return engine.forward(images, grad=grad)
         averages = moving or (engine.memory[f"{role}_mean"], engine.memory[f"{role}_var"])
 
@@ -142,7 +140,7 @@ class RoTTA(Method):
             averages[0][place], averages[1][place] = mean.detach(), variance.detach()
             return mean, variance
 
-        with statistics.chosen(engine, rule):
+        with engine.normalised_by(rule):
             return engine.forward(images, grad=grad)
 
     # -- learning --------------------------------------------------------------------------------------------------------
@@ -173,8 +171,7 @@ class RoTTA(Method):
         state["teacher"] = teacher
         for role, (mean, variance) in averages.items():
             state[f"{role}_mean"], state[f"{role}_var"] = mean, variance
-        for name, value in state.items():
-            memory[name].copy_(torch.where(sound, value, memory[name]))
+        engine.keep(sound, state)
         learnables.assign(torch.where(sound, updated, theta))
         return len(rows), gradient.norm()
 

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from wildtta.methods.losses import masked_mean
 from wildtta.methods.options import POSITIVE, SHARE, option
 from wildtta.methods.registry import register
 from wildtta.methods.sar2.method import SAR2
 from wildtta.methods.sar2.redundancy import Normalisation
-from wildtta.step.loop import Loss, Selection
+from wildtta.step.loop import Selection
 from wildtta.step.report import Output
 
 if TYPE_CHECKING:
@@ -118,11 +117,6 @@ class Steady(SAR2):
             return losses
         return losses * capped_weights(engine.memory["class_shares"], selection.labels, self.class_cap)
 
-    def loss(self, engine: Engine, output: Output, selection: Selection) -> Loss:
-        loss = super().loss(engine, output, selection)
-        loss.entropy = masked_mean(self.uncertainty(output).detach(), selection.mask)
-        return loss
-
     def adjusted(self, engine: Engine, gradient: Tensor, theta: Tensor) -> Tensor:
         gradient = super().adjusted(engine, gradient, theta)
         if self.gradient_bound is None:
@@ -142,8 +136,8 @@ class Steady(SAR2):
     def remember(self, engine: Engine, first: Output, selection: Selection, allowed: Tensor) -> None:
         super().remember(engine, first, selection, allowed)
         if self.class_cap is not None:
-            shares = engine.memory["class_shares"]
-            shares.copy_(torch.where(allowed, followed_shares(shares, first.labels), shares))
+            fresh = followed_shares(engine.memory["class_shares"], first.labels)
+            engine.keep(allowed, {"class_shares": fresh})
 
     def recovered(self, engine: Engine, trigger: Tensor) -> None:
         super().recovered(engine, trigger)

@@ -14,7 +14,7 @@ from wildtta.methods.gradient import GradientMethod
 from wildtta.methods.losses import entropy, masked_mean
 from wildtta.methods.options import NOT_NEGATIVE, option
 from wildtta.methods.registry import register
-from wildtta.step.loop import Loss, Selection
+from wildtta.step.loop import Selection
 from wildtta.step.optimizers import momentum_update
 from wildtta.step.report import Output
 
@@ -79,11 +79,6 @@ class ZeroSiam(GradientMethod):
         online = engine.head_logits(F.linear(features, predictor))
         return entropy(online) + self.alignment * symmetric_divergence(online, logits.detach())
 
-    def loss(self, engine: Engine, output: Output, selection: Selection) -> Loss:
-        loss = super().loss(engine, output, selection)
-        loss.entropy = masked_mean(self.uncertainty(output).detach(), selection.mask)
-        return loss
-
     def remember(self, engine: Engine, first: Output, selection: Selection, allowed: Tensor) -> None:
         """The predictor's own step. Its gradient needs the features alone, so the network is not passed again."""
         memory = engine.memory
@@ -97,8 +92,7 @@ class ZeroSiam(GradientMethod):
         multiple = _PREDICTOR_RATES[engine.network.family] if self.predictor_rate is None else self.predictor_rate
         updated = memory["predictor"] - engine.lr * multiple * direction
         allowed = allowed & torch.isfinite(updated).all()
-        memory["predictor"].copy_(torch.where(allowed, updated, memory["predictor"]))
-        memory["predictor_momentum"].copy_(torch.where(allowed, momentum, memory["predictor_momentum"]))
+        engine.keep(allowed, {"predictor": updated, "predictor_momentum": momentum})
 
     def recovered(self, engine: Engine, trigger: Tensor) -> None:
         predictor, momentum = engine.memory["predictor"], engine.memory["predictor_momentum"]

@@ -10,15 +10,12 @@ import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from wildtta.network.norms import is_batch_norm
-
-if TYPE_CHECKING:
-    from wildtta.step.engine import Engine
 
 Moments = tuple[Tensor, Tensor]
 """Mean and variance per channel."""
@@ -50,7 +47,7 @@ class NormStatistics:
         return means, torch.cat([layer.running_var for layer in self._layers])
 
     @contextlib.contextmanager
-    def chosen(self, engine: Engine, rule: Rule) -> Iterator[None]:
+    def chosen(self, rule: Rule) -> Iterator[None]:
         """Within, every layer normalises by what ``rule`` says; gradients flow through it where it lets them.
 
         The input of a layer is standardised before the layer sees it, and the layer itself is given the moments (0, 1):
@@ -63,11 +60,9 @@ class NormStatistics:
             hooks.append(layer.register_forward_pre_hook(functools.partial(_standardised, place, source, rule)))
             layer.running_mean = torch.zeros_like(layer.running_mean)
             layer.running_var = torch.full_like(layer.running_var, 1 - layer.eps)
-        compiled, engine.compiled = engine.compiled, None  # a compiled network does not look at new hooks
         try:
             yield
         finally:
-            engine.compiled = compiled
             for hook in hooks:
                 hook.remove()
             for layer, (mean, variance) in zip(self._layers, before, strict=True):
@@ -88,14 +83,6 @@ def _standardised(place: slice, source: Moments, rule: Rule, layer: Any, inputs:
     shape = [1, -1, *[1] * (wide.dim() - 2)]
     standard = (wide - mean.view(shape)) / (variance.view(shape) + layer.eps).sqrt()
     return standard.to(values.dtype), *inputs[1:]
-
-
-def norm_statistics(engine: Engine) -> NormStatistics:
-    """The network's :class:`NormStatistics`, made once."""
-    kept = engine.companions.get("norm_statistics")
-    if not isinstance(kept, NormStatistics):
-        kept = engine.companions["norm_statistics"] = NormStatistics(engine.network.module)
-    return kept
 
 
 def unbiased(variance: Tensor, count: int) -> Tensor:

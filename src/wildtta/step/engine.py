@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from wildtta.network import Network
 from wildtta.network.features import FeatureTap
 from wildtta.network.output import logits_of
 from wildtta.network.stages import run_to
+from wildtta.network.statistics import NormStatistics, Rule
 from wildtta.step.compiling import CompiledNetwork
 from wildtta.step.learnables import Learnables
 from wildtta.step.precision import Precision, pass_precision
@@ -50,6 +51,8 @@ class Engine:
         """Whether the host has seen that the method may learn (it looks until then)."""
         self.compiled: CompiledNetwork | None = None
         self.fast = FastPasses(network.module, network.head)
+        self.norms = NormStatistics(network.module)
+        """BatchNorm layers that keep running statistics."""
         self.image_shape: tuple[int, ...] | None = None
         """Shape of one image, once a batch has shown it: for state that holds images."""
         self.companions: dict[str, Any] = {}
@@ -136,6 +139,24 @@ class Engine:
             self.source = self.source.to(self._learnables.device, self._learnables.dtype)
         fresh = self.initial_state()
         self.memory = {name: self.memory[name].to(value.device, value.dtype) for name, value in fresh.items()}
+
+    def keep(self, allowed: Tensor, values: Mapping[str, Tensor]) -> None:
+        """Write ``values`` into the state where ``allowed`` (a boolean on the device)."""
+        for name, value in values.items():
+            self.memory[name].copy_(torch.where(allowed, value, self.memory[name]))
+
+    @contextlib.contextmanager
+    def normalised_by(self, rule: Rule | None) -> Iterator[None]:
+        """Within, BatchNorm layers normalise by what ``rule`` says; None, or without such layers, nothing changes."""
+        if rule is None or not self.norms:
+            yield
+            return
+        compiled, self.compiled = self.compiled, None  # a compiled network does not look at new hooks
+        try:
+            with self.norms.chosen(rule):
+                yield
+        finally:
+            self.compiled = compiled
 
     def observed(self) -> dict[str, Tensor]:
         """What a step's report shows of the state."""

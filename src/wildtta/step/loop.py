@@ -202,7 +202,7 @@ def _finish(
         sound = sound & (selected > 0) if seen.gate is None else sound & ((selected > 0) | ~seen.gate)
     learns = sound if seen.gate is None else sound & seen.gate
 
-    memory["momentum"].copy_(torch.where(learns, momentum, memory["momentum"]))
+    engine.keep(learns, {"momentum": momentum})
     values = torch.where(learns, updated, theta)
     trigger = None
     if method.recovery is not None:

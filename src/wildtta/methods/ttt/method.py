@@ -19,7 +19,7 @@ from wildtta.methods.ttt.rotation import TURNS, load_branch, rotate, rotation_br
 from wildtta.network import Network
 from wildtta.network.parameters import ParameterChoice, Scope
 from wildtta.network.stages import middle_stage, parameters_up_to
-from wildtta.network.statistics import Moments, norm_statistics, unbiased
+from wildtta.network.statistics import Moments, unbiased
 from wildtta.randomness import COUNTER, next_generator, no_draws_yet
 from wildtta.step.precision import losses_in_full_precision
 from wildtta.step.report import Answer, Output
@@ -123,8 +123,8 @@ class TTT(Method):
 
     def declare(self, engine: Engine) -> dict[str, Tensor]:
         state = {"branch": self._branch(engine).first_weights(engine.device, engine.learnables.dtype), **no_draws_yet()}
-        if norm_statistics(engine):
-            state["running_mean"], state["running_var"] = norm_statistics(engine).source()
+        if engine.norms:
+            state["running_mean"], state["running_var"] = engine.norms.source()
         return state
 
     # -- answering -----------------------------------------------------------------------------------------------------
@@ -155,11 +155,12 @@ class TTT(Method):
         )
 
     def predicted(self, engine: Engine, images: Tensor) -> Output:
-        statistics = norm_statistics(engine)
-        if not statistics:
-            return engine.forward(images, grad=False)
-        running = engine.memory["running_mean"], engine.memory["running_var"]
-        with statistics.chosen(engine, lambda place, batch, count: (running[0][place], running[1][place])):
+        memory = engine.memory
+
+        def rule(place: slice, batch: Moments, count: int) -> Moments:
+            return memory["running_mean"][place], memory["running_var"][place]
+
+        with engine.normalised_by(rule):
             return engine.forward(images, grad=False)
 
     # -- learning --------------------------------------------------------------------------------------------------------
@@ -185,8 +186,7 @@ class TTT(Method):
             fresh["branch"] = memory["branch"] - rate * found[0]
         sound = torch.isfinite(updated).all() & torch.isfinite(gradient).all() & torch.isfinite(loss.detach())
         learnables.assign(torch.where(sound, updated, theta))
-        for name, value in fresh.items():
-            memory[name].copy_(torch.where(sound, value, memory[name]))
+        engine.keep(sound, fresh)
         return loss.detach(), gradient.norm(), sound
 
     def _turned(self, engine: Engine, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -205,17 +205,13 @@ class TTT(Method):
         return rotate(copies, turns), turns
 
     def _to_stage(self, engine: Engine, copies: Tensor, running: dict[str, Tensor]) -> Tensor:
-        statistics, stage = norm_statistics(engine), str(engine.companions["stage"])
-        if not statistics:
-            return engine.forward_to(stage, copies, grad=True)
-
         def rule(place: slice, batch: Moments, count: int) -> Moments:
             running["running_mean"][place].lerp_(batch[0].detach(), self.norm_momentum)
             running["running_var"][place].lerp_(unbiased(batch[1].detach(), count), self.norm_momentum)
             return batch
 
-        with statistics.chosen(engine, rule):
-            return engine.forward_to(stage, copies, grad=True)
+        with engine.normalised_by(rule):
+            return engine.forward_to(str(engine.companions["stage"]), copies, grad=True)
 
 
 class FunctionalModule:
