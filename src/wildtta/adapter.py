@@ -82,7 +82,8 @@ class Adapter(nn.Module):
         self._graphs = self._new_graphs()
         self._batch_statistics: BatchStatistics | None = None
         self._arrange()
-        self._fingerprint = self._identify()
+        source = self._engine.source
+        self._fingerprint = fingerprint(self.network, {} if source is None else self._engine.learnables.split(source))
         if compiled:
             self._engine.compiled = CompiledNetwork(self.network, facts.head)
 
@@ -99,11 +100,6 @@ class Adapter(nn.Module):
     def _new_graphs(self) -> GraphRunner | None:
         learns_by_gradient = isinstance(self.method, GradientMethod) and self._engine.learns
         return GraphRunner(self.method, self._engine) if learns_by_gradient else None  # type: ignore[arg-type]
-
-    def _identify(self) -> str:
-        engine = self._engine
-        source = engine.learnables.split(engine.source) if engine.learns and engine.source is not None else {}
-        return fingerprint(self.network, source)
 
     # -- the call ------------------------------------------------------------------------------------------------------
 

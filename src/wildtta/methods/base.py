@@ -103,8 +103,8 @@ class Method:
         return {}
 
     def step(self, engine: Engine, images: Tensor) -> Answer:
-        """Answer one validated batch and learn from it."""
-        raise TypeError(f"{type(self).__name__} does not define a step")
+        """Answer one validated batch and learn from it; here nothing learns."""
+        return answer_with(engine, self.predicted(engine, images), forwards=len(images))
 
     def predicted(self, engine: Engine, images: Tensor) -> Output:
         """The prediction for one validated batch; nothing of the state changes."""

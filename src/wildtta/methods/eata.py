@@ -134,17 +134,14 @@ class EATA(ETA):
 
     def step(self, engine: Engine, images: Tensor) -> Answer:
         if engine.host_steps == 0 and bool(engine.memory["fisher"].isnan().any()):
-            engine.memory["fisher"].copy_(self._fisher_of_source(engine))
+            if self.fisher_images is None:
+                raise ValueError(
+                    "EATA weighs its parameters by the Fisher information of source images, and there are none: give "
+                    "fisher_images= (a tensor, or an iterable of batches; about 2000 clean images, normalised like the "
+                    "test images), or load a state of an adapter that had them. Without source images use 'eta'"
+                )
+            engine.memory["fisher"].copy_(fisher_diagonal(engine, self.fisher_images, self.fisher_batch))
         return super().step(engine, images)
-
-    def _fisher_of_source(self, engine: Engine) -> Tensor:
-        if self.fisher_images is None:
-            raise ValueError(
-                "EATA weighs its parameters by the Fisher information of source images, and there are none: give "
-                "fisher_images= (a tensor, or an iterable of batches; about 2000 clean images, normalised like the test "
-                "images), or load a state that was saved by an adapter that had them. Without source images use 'eta'"
-            )
-        return fisher_diagonal(engine, self.fisher_images, self.fisher_batch)
 
     def adjusted(self, engine: Engine, gradient: Tensor, theta: Tensor) -> Tensor:
         assert engine.source is not None

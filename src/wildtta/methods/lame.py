@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from wildtta.methods.base import BatchStatistics, Method, answer_with
+from wildtta.methods.base import BatchStatistics, Method
 from wildtta.methods.options import AT_LEAST_ONE, option
 from wildtta.methods.registry import register
 from wildtta.network.parameters import Scope
-from wildtta.step.report import Answer, Output
+from wildtta.step.report import Output
 
 if TYPE_CHECKING:
     from wildtta.step.engine import Engine
@@ -59,9 +59,6 @@ class LAME(Method):
 
     def mixes_samples(self, engine: Engine) -> bool:
         return True
-
-    def step(self, engine: Engine, images: Tensor) -> Answer:
-        return answer_with(engine, self.predicted(engine, images), forwards=len(images))
 
     def predicted(self, engine: Engine, images: Tensor) -> Output:
         output = engine.forward(images, grad=False)

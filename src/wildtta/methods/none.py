@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
-
-from torch import Tensor
+from typing import ClassVar
 
 from wildtta.methods.base import BatchStatistics, Method
 from wildtta.methods.registry import register
 from wildtta.network.parameters import Scope
-from wildtta.step.report import Answer
-
-if TYPE_CHECKING:
-    from wildtta.step.engine import Engine
 
 
 @register
@@ -29,8 +23,3 @@ class NoAdapt(Method):
     prediction: ClassVar = "no update"
     scope: ClassVar[Scope] = "nothing"
     batch_statistics: ClassVar[BatchStatistics] = "source"
-
-    def step(self, engine: Engine, images: Tensor) -> Answer:
-        answer = self.predict(engine, images)
-        engine.count(forwards=len(images), computed_forwards=len(images))
-        return answer

@@ -61,7 +61,7 @@ def check_options(config: Any) -> None:
         _check_type(item.name, value, kinds.get(item.name))
         within: Range | None = item.metadata.get("within")
         if within is not None and value is not None and not isinstance(value, str) and value not in within:
-            off = " or None (off)" if _takes(kinds.get(item.name), type(None)) else ""
+            off = " or None (off)" if type(None) in _members(kinds.get(item.name)) else ""
             raise ValueError(f"{item.name} must be a number {within}{off}, got {value!r}")
         for needed in item.metadata.get("needs", ()):
             if not getattr(config, needed) and value != item.default:
@@ -86,10 +86,6 @@ def _kinds(cls: type[Any]) -> dict[str, Any]:
 
 def _members(kind: Any) -> tuple[Any, ...]:
     return typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, UnionType) else (kind,)
-
-
-def _takes(kind: Any, wanted: Any) -> bool:
-    return wanted in _members(kind)
 
 
 def _check_type(name: str, value: Any, kind: Any) -> None:

@@ -90,6 +90,11 @@ class Gradient:
     """Forward passes of each sample beyond the first."""
     backwards: int = 0
 
+    @classmethod
+    def none(cls, engine: Engine) -> Gradient:
+        """No sample was selected: a gradient of 0, so that momentum alone may carry the weights on."""
+        return cls(torch.zeros_like(engine.memory["momentum"]))
+
 
 @dataclass
 class Prediction:
@@ -123,7 +128,7 @@ def _one_update(method: GradientMethod, engine: Engine, images: Tensor) -> Answe
             # Read until the gate opens; should it close again (a recovery), it is masked on the device.
             engine.gate_open = bool(seen.gate)
             if not engine.gate_open:
-                return _finish(method, engine, seen, _nothing(engine), len(images), 0)
+                return _finish(method, engine, seen, Gradient.none(engine), len(images), 0)
         if not selective:
             return learn_from_batch(method, engine, seen)
         assert seen.selection.mask is not None
@@ -169,16 +174,11 @@ def learn_from(
     number, passed = len(positions), len(seen.output.logits)
     with losses_in_full_precision(engine.device):
         if number == 0:
-            return _finish(method, engine, seen, _nothing(engine), passed, 0)
+            return _finish(method, engine, seen, Gradient.none(engine), passed, 0)
         again = engine.forward(seen.output.images[positions], grad=True)
         found = method.gradient(engine, again, seen.selection.take(positions, all_selected=exact))
         passed += number * (1 + found.forwards)
         return _finish(method, engine, seen, found, passed, number * found.backwards)
-
-
-def _nothing(engine: Engine) -> Gradient:
-    """No sample was selected: a gradient of 0, so that momentum alone may carry the weights on."""
-    return Gradient(torch.zeros_like(engine.memory["momentum"]))
 
 
 def _finish(

@@ -20,17 +20,6 @@ _callers_autocast: ContextVar[tuple[bool, torch.dtype] | None] = ContextVar("cal
 
 
 @contextlib.contextmanager
-def _tensor_cores_for_float32(allowed: bool) -> Iterator[None]:
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32
-    matmul.allow_tf32, cudnn.allow_tf32 = allowed, allowed
-    try:
-        yield
-    finally:
-        matmul.allow_tf32, cudnn.allow_tf32 = before
-
-
-@contextlib.contextmanager
 def _without_autocast_cache() -> Iterator[None]:
     """Autocast remembers cast weights for as long as the caller's context lasts. Ours change in between, and a copy that
 
@@ -63,11 +52,16 @@ def pass_precision(precision: Precision, device: torch.device) -> Iterator[None]
 @contextlib.contextmanager
 def step_precision(precision: Precision, device: torch.device) -> Iterator[None]:
     """TF32 on or off for a whole step, backward passes included; None and bf16 leave the caller's setting as it is."""
-    if device.type == "cuda" and precision in ("fp32", "tf32"):
-        with _tensor_cores_for_float32(precision == "tf32"):
-            yield
-    else:
+    if device.type != "cuda" or precision not in ("fp32", "tf32"):
         yield
+        return
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32 = cudnn.allow_tf32 = precision == "tf32"
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
 
 
 @contextlib.contextmanager
