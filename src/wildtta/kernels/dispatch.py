@@ -150,10 +150,9 @@ class Dispatch(TorchFunctionMode):
 
     def _takes(self, *tensors: Tensor) -> bool:
         """Whether these are plain tensors of the device: no subclasses, none within a transform such as ``vmap``."""
-        for tensor in tensors:
-            known = type(tensor) in (Tensor, nn.Parameter) and tensor.device.type == self._device
-            if not known or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-                return False
+        plain = all(type(tensor) in (Tensor, nn.Parameter) and tensor.device.type == self._device for tensor in tensors)
+        if not plain or any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors)):
+            return False
         # Hooks on saved tensors may run this pass again in the backward pass (checkpointing): both must save the same.
         hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda ignore: None)
         return not torch.is_grad_enabled() or hooks(False) is None

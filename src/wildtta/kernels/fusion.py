@@ -6,6 +6,7 @@ narrow type where the next layer casts its result anyway. Neither may change a b
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -71,16 +72,12 @@ class _Watch(TorchFunctionMode):
 
     def logits(self, images: Tensor) -> Tensor:
         """The network's logits; what is seen on the way is kept."""
-        handles = []
-        for module in self._network.modules():
-            handles.append(module.register_forward_pre_hook(self._pass, with_kwargs=True))
-            handles.append(module.register_forward_hook(lambda module, given, result: self._pass(module, result)))
-        try:
+        with contextlib.ExitStack() as stack:
+            for module in self._network.modules():
+                stack.enter_context(module.register_forward_pre_hook(self._pass, with_kwargs=True))
+                stack.enter_context(module.register_forward_hook(lambda module, given, result: self._pass(module, result)))
             with self:
                 result = self._network(images)
-        finally:
-            for handle in handles:
-                handle.remove()
         for gamma in self._behind(result):
             self._uses[gamma].append("returned")
         return logits_of(result)
@@ -100,23 +97,19 @@ class _Watch(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        if func not in _READS_NO_VALUES:
-            self._note(func, tree_leaves((args, kwargs)), result)
-        gamma = kwargs.get("weight")
-        if func in (F.group_norm, F.layer_norm) and isinstance(gamma, Tensor):
-            self._norms[gamma].append(func)
-            self._followed[id(result)] = (gamma, result)
-        return result
-
-    def _note(self, func: Callable[..., Any], given: list[Any], result: Any) -> None:
+        given = [] if func in _READS_NO_VALUES else tree_leaves((args, kwargs))
         # The head's input is what the losses see as features, in float32.
         linear = func is F.linear and given[1] is not self._head.weight
         for place, value in enumerate(given):
             if id(value) in self._followed:
                 use = "relu" if func is F.relu else "linear" if linear and place == 0 else "other"
                 self._uses[self._followed[id(value)][0]].append(use)
-        if id(result) in self._followed:  # in place: later uses see the same with and without fusion
-            del self._followed[id(result)]
+        self._followed.pop(id(result), None)  # in place: later uses see the same with and without fusion
+        gamma = kwargs.get("weight")
+        if func in (F.group_norm, F.layer_norm) and isinstance(gamma, Tensor):
+            self._norms[gamma].append(func)
+            self._followed[id(result)] = (gamma, result)
+        return result
 
     def _pass(self, module: nn.Module, *values: Any) -> None:
         for gamma in self._behind(values):

@@ -237,8 +237,10 @@ def suits(x: Tensor, groups: int, gamma: Tensor, beta: Tensor) -> bool:
     """Whether the kernels can be used: contiguous images of a known type, groups not too large, not too many sizes."""
     if x.dim() != 4 or x.numel() == 0 or not x.is_contiguous() or x.dtype not in DTYPES:
         return False
-    if not all(_fits(parameter, x) for parameter in (gamma, beta)):
-        return False
+    for parameter in (gamma, beta):
+        known = parameter.dtype in (torch.float32, x.dtype) and parameter.device == x.device
+        if not known or not parameter.is_contiguous() or len(parameter) != x.shape[1]:
+            return False
     channels, pixels = x.shape[1] // groups, x.shape[2] * x.shape[3]
     # torch has an error of its own for a single value: it is torch's to raise.
     if len(x) * channels * pixels == 1 or channels * pixels > MOST_VALUES:
@@ -246,11 +248,6 @@ def suits(x: Tensor, groups: int, gamma: Tensor, beta: Tensor) -> bool:
     if len(_sizes_seen) < MOST_SIZES:
         _sizes_seen.add((channels, pixels))
     return (channels, pixels) in _sizes_seen
-
-
-def _fits(parameter: Tensor, x: Tensor) -> bool:
-    known = parameter.dtype in (torch.float32, x.dtype)
-    return known and parameter.device == x.device and parameter.is_contiguous() and len(parameter) == x.shape[1]
 
 
 def group_norm(

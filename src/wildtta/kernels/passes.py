@@ -23,9 +23,9 @@ WORTH_A_LAUNCH = 1 << 20
 
 
 def kernels_run_on(device: torch.device) -> bool:
-    """Whether our kernels take tensors of ``device``: NVIDIA from Ampere on (before, there is neither TF32 nor bfloat16),
+    """Whether our kernels take tensors of ``device``: NVIDIA from Ampere on (before, there is neither TF32 nor bfloat16).
 
-    unless the environment says ``WILDTTA_KERNELS=torch`` or Triton cannot be imported.
+    Never with ``WILDTTA_KERNELS=torch`` in the environment, nor where Triton cannot be imported.
     """
     if os.environ.get("WILDTTA_KERNELS", "own") == "torch" or device.type != "cuda" or torch.version.hip is not None:
         return False

@@ -10,8 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_POINTS = 400
-
 
 class Series:
     """Rows of named scalars, one row per batch.
@@ -47,7 +45,7 @@ class Series:
         return {name: column for name, column in columns.items() if not np.isnan(column).all()}
 
 
-def thin(columns: Mapping[str, np.ndarray[Any, Any]], points: int = _POINTS) -> dict[str, list[float | None]]:
+def thin(columns: Mapping[str, np.ndarray[Any, Any]], points: int = 400) -> dict[str, list[float | None]]:
     """Means over windows so that at most ``points`` values are left; ``batch`` gives each window's end.
 
     A window without a value is None.

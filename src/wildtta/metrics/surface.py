@@ -73,15 +73,12 @@ def entropy_gradient_scatter(
     """
     chosen = {id(parameter) for parameter in parameters}
     leaves = {name: p.detach().requires_grad_() for name, p in network.named_parameters() if id(p) in chosen}
-    entropies: list[Tensor] = []
-    norms: list[Tensor] = []
+    found: list[Tensor] = []
     with torch.enable_grad():
         for image in images:
             value = entropy(functional_call(network, leaves, image[None])).squeeze(0)
             gradients = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
-            entropies.append(value.detach())
-            norms.append(torch.stack([g.square().sum() for g in gradients if g is not None]).sum().sqrt())
-    return {
-        "entropy": [round(value, 6) for value in torch.stack(entropies).double().cpu().tolist()],
-        "gradient_norm": [float(f"{value:.6g}") for value in torch.stack(norms).double().cpu().tolist()],
-    }
+            norm = torch.stack([g.square().sum() for g in gradients if g is not None]).sum().sqrt()
+            found.append(torch.stack([value.detach(), norm]))
+    entropies, norms = torch.stack(found).cpu().double().T.tolist()
+    return {"entropy": [round(e, 6) for e in entropies], "gradient_norm": [float(f"{n:.6g}") for n in norms]}

@@ -84,26 +84,24 @@ def _watch(network: nn.Module, images: Tensor) -> Execution:
     seen = Execution(input_shape=tuple(images.shape[1:]))
     tick = itertools.count()
     entered: dict[str, int] = {}
-    handles = []
-    for name, module in network.named_modules():
+    names = {module: name for name, module in network.named_modules()}
 
-        def enter(module: nn.Module, inputs: tuple[Any, ...], name: str = name) -> None:
-            entered.setdefault(name, next(tick))
+    def enter(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        entered.setdefault(names[module], next(tick))
 
-        def leave(module: nn.Module, inputs: tuple[Any, ...], output: Any, name: str = name) -> None:
-            if isinstance(module, nn.Linear):
-                seen.linear_inputs[name], seen.linear_outputs[name] = inputs[0], output
-            if name not in seen.spans:
-                seen.spans[name] = (entered[name], next(tick))
-                seen.shapes[name] = (_shape_of(inputs), _shape_of(output))
+    def leave(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        name = names[module]
+        if isinstance(module, nn.Linear):
+            seen.linear_inputs[name], seen.linear_outputs[name] = inputs[0], output
+        if name not in seen.spans:
+            seen.spans[name] = (entered[name], next(tick))
+            seen.shapes[name] = (_shape_of(inputs), _shape_of(output))
 
-        handles.append(module.register_forward_pre_hook(enter))
-        handles.append(module.register_forward_hook(leave))
-    try:
+    with contextlib.ExitStack() as stack:
+        for module in names:
+            stack.enter_context(module.register_forward_pre_hook(enter))
+            stack.enter_context(module.register_forward_hook(leave))
         seen.logits = logits_of(network(images))
-    finally:
-        for handle in handles:
-            handle.remove()
     return seen
 
 

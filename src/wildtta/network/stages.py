@@ -87,14 +87,12 @@ def run_to(network: nn.Module, stage: str, images: Tensor) -> Tensor:
     def stop(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         raise _Reached(output[0] if isinstance(output, tuple) else output)
 
-    handle = network.get_submodule(stage).register_forward_hook(stop)
     try:
-        network(images)
+        with network.get_submodule(stage).register_forward_hook(stop):
+            network(images)
     except _Reached as reached:
         features: Tensor = reached.args[0]
         return features
-    finally:
-        handle.remove()
     raise ValueError(f"{type(network).__name__} does not run its module {stage!r}; name another stage")
 
 

@@ -55,16 +55,15 @@ class NormStatistics:
         channel has no variance: there the source's moments are used.
         """
         before = [(layer.running_mean, layer.running_var) for layer in self._layers]
-        hooks = []
-        for layer, place, source in zip(self._layers, self._places, before, strict=True):
-            hooks.append(layer.register_forward_pre_hook(functools.partial(_standardised, place, source, rule)))
-            layer.running_mean = torch.zeros_like(layer.running_mean)
-            layer.running_var = torch.full_like(layer.running_var, 1 - layer.eps)
         try:
-            yield
+            with contextlib.ExitStack() as hooks:
+                for layer, place, source in zip(self._layers, self._places, before, strict=True):
+                    hook = functools.partial(_standardised, place, source, rule)
+                    hooks.enter_context(layer.register_forward_pre_hook(hook))
+                    layer.running_mean = torch.zeros_like(layer.running_mean)
+                    layer.running_var = torch.full_like(layer.running_var, 1 - layer.eps)
+                yield
         finally:
-            for hook in hooks:
-                hook.remove()
             for layer, (mean, variance) in zip(self._layers, before, strict=True):
                 layer.running_mean, layer.running_var = mean, variance
 

@@ -124,7 +124,15 @@ def _official(labels: IntArray, ratio: float, draws: int, seed: int, *, shuffles
     numpy's legacy generator seeded with 2022: one number per step gives the class (what `choice(C, 1, p=Q_t)`
     consumes), then for classes 0..C-1 one `randint(0, n, count)` gives the images of all its steps.
     """
-    classes, images_per_class = _equal_classes(labels)
+    counts = np.bincount(labels)
+    classes, images_per_class = len(counts), len(labels) // len(counts)
+    if not np.array_equal(labels, np.repeat(np.arange(classes), images_per_class)):
+        in_order = bool((np.diff(labels) >= 0).all())
+        raise ValueError(
+            "the official label-shift order needs images in class order with equally many per class (image i has class "
+            f"i // n); got {len(labels)} labels of {classes} classes, {counts.min()} to {counts.max()} images each, "
+            f"{'in' if in_order else 'not in'} class order. Use order='resample' for such a set"
+        )
     python = random.Random(seed)
     for _ in range(shuffles):
         class_order = list(range(classes))
@@ -136,17 +144,3 @@ def _official(labels: IntArray, ratio: float, draws: int, seed: int, *, shuffles
         steps = np.flatnonzero(drawn == label)
         chosen[steps] = label * images_per_class + legacy.randint(0, images_per_class, len(steps))
     return chosen
-
-
-def _equal_classes(labels: IntArray) -> tuple[int, int]:
-    """(classes, images per class) of a set in class order with equal counts; an error for any other."""
-    counts = np.bincount(labels)
-    classes, images_per_class = len(counts), len(labels) // len(counts)
-    if not np.array_equal(labels, np.repeat(np.arange(classes), images_per_class)):
-        in_order = bool((np.diff(labels) >= 0).all())
-        raise ValueError(
-            "the official label-shift order needs images in class order with equally many per class (image i has class "
-            f"i // n); got {len(labels)} labels of {classes} classes, {counts.min()} to {counts.max()} images each, "
-            f"{'in' if in_order else 'not in'} class order. Use order='resample' for such a set"
-        )
-    return classes, images_per_class
