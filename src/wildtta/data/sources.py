@@ -138,7 +138,6 @@ class TarSource(_ArchiveTree):
     def read(self, name: str) -> bytes:
         return self._read_at(*self._span[name])
 
-
     def _read_at(self, offset: int, size: int) -> bytes:
         with self.path.open("rb") as file:
             file.seek(offset)

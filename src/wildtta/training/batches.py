@@ -37,8 +37,7 @@ def shuffled_batches(
     order = torch.randperm(len(images), generator=torch_generator(1_000_003 * seed + epoch)).numpy()
     whole = len(order) - len(order) % batch_size
     loader = StreamLoader([images], given(order[: whole or None], batch_size), protocol=protocol, workers=workers)
-    for batch in loader.pixels():
-        yield batch.images
+    return (batch.images for batch in loader.pixels())
 
 
 def gradient_step(loss: Tensor, parameters: list[nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
@@ -50,7 +49,6 @@ def gradient_step(loss: Tensor, parameters: list[nn.Parameter], optimizer: torch
 
 
 def require_at_least_one(plan: object, *names: str) -> None:
-    """An error for a number in a plan that is below 1."""
     for name in names:
         if getattr(plan, name) < 1:
             raise ValueError(f"{name} must be at least 1, got {getattr(plan, name)}")

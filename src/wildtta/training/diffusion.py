@@ -7,10 +7,9 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 from wildtta.data import ImageSet, InputProtocol
@@ -42,21 +41,6 @@ class DiffusionPlan:
             raise ValueError(f"channels must be at least two multiples of 8 (group norms), got {self.channels}")
 
 
-def small_unet(plan: DiffusionPlan, side: int) -> nn.Module:
-    """A convolutional UNet without attention: what a CPU can train and run on small images."""
-    levels = len(plan.channels)
-    unet: nn.Module = diffusers_library().UNet2DModel(
-        sample_size=side,
-        block_out_channels=plan.channels,
-        layers_per_block=plan.layers,
-        down_block_types=("DownBlock2D",) * levels,
-        up_block_types=("UpBlock2D",) * levels,
-        norm_num_groups=8,
-        add_attention=False,
-    )
-    return unet
-
-
 def train_diffusion(
     images: ImageSet,
     protocol: InputProtocol,
@@ -73,14 +57,27 @@ def train_diffusion(
     first = next(batches)
     with torch.random.fork_rng([]):
         torch.manual_seed(plan.seed)
-        unet = small_unet(plan, first.shape[-1]).to(device).train()
+        # Convolutions without attention: what a CPU can train and run on small images.
+        unet: nn.Module = diffusers_library().UNet2DModel(
+            sample_size=first.shape[-1],
+            block_out_channels=plan.channels,
+            layers_per_block=plan.layers,
+            down_block_types=("DownBlock2D",) * len(plan.channels),
+            up_block_types=("UpBlock2D",) * len(plan.channels),
+            norm_num_groups=8,
+            add_attention=False,
+        )
+    unet = unet.to(device).train()
     kept = copy.deepcopy(unet).eval().requires_grad_(False)
     parameters = list(unet.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=plan.lr, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, plan.lr, total_steps=plan.steps + 1, pct_start=0.05)
     running = torch.zeros((), device=device)
     for step, batch in enumerate(shown(itertools.chain([first], batches), "training", plan.steps), 1):
-        loss = _loss(unet, scheduler, batch.to(device).float() / 127.5 - 1, generator)
+        clean = batch.to(device).float() / 127.5 - 1
+        times = torch.randint(1000, (len(clean),), generator=generator, device=device)
+        noise = torch.randn(clean.shape, generator=generator, device=device)
+        loss = F.mse_loss(unet(scheduler.add_noise(clean, noise, times), times).sample, noise)
         gradient_step(loss, parameters, optimizer)
         schedule.step()
         keep = min(plan.average, step / (step + 9))
@@ -97,11 +94,3 @@ def save_diffusion(model: DiffusionModel, folder: str | Path) -> None:
     """Write the model as ``diffusers`` does (``unet/``, ``scheduler/``; safetensors)."""
     model.unet.save_pretrained(Path(folder) / "unet", safe_serialization=True)  # type: ignore[operator]
     model.scheduler.save_pretrained(Path(folder) / "scheduler")
-
-
-def _loss(unet: nn.Module, scheduler: Any, clean: Tensor, generator: torch.Generator) -> Tensor:
-    device = clean.device
-    times = torch.randint(1000, (len(clean),), generator=generator, device=device)
-    noise = torch.randn(clean.shape, generator=generator, device=device)
-    noisy = scheduler.add_noise(clean, noise, times)
-    return F.mse_loss(unet(noisy, times).sample, noise)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 from wildtta.data import ImageSet, InputProtocol
@@ -71,9 +71,11 @@ def train_branch(
         total_loss, hits, seen = torch.zeros((), device=device), torch.zeros((), device=device), 0
         batches = shuffled_batches(images, protocol, epoch=epoch, **order)
         for batch in shown(batches, f"epoch {epoch + 1}, batches"):
-            turned, turns = turned_views(protocol.normalise(batch.to(device)), generator, mirror=plan.mirror)
+            # Random crops, mirrored (where asked for) and turned at random.
+            turns = torch.randint(TURNS, (len(batch),), generator=generator).to(device)
+            views = training_views(protocol.normalise(batch.to(device)), generator, mirror=plan.mirror)
             with torch.no_grad():
-                features = run_to(network, stage, turned)
+                features = run_to(network, stage, rotate(views, turns))
             logits = branch(features)
             loss = F.cross_entropy(logits, turns)
             gradient_step(loss, parameters, optimizer)
@@ -85,9 +87,3 @@ def train_branch(
             f"accuracy {100 * float(hits) / seen:.1f} %, {time.monotonic() - began:.0f} s"
         )
     return branch.eval(), stage
-
-
-def turned_views(inputs: Tensor, generator: torch.Generator, *, mirror: bool) -> tuple[Tensor, Tensor]:
-    """Random crops, mirrored (where asked for) and turned at random, and their turns."""
-    turns = torch.randint(TURNS, (len(inputs),), generator=generator).to(inputs.device)
-    return rotate(training_views(inputs, generator, mirror=mirror), turns), turns
