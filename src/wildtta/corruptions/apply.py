@@ -15,7 +15,7 @@ from torch import Tensor
 from wildtta.corruptions import blur, digital, jpeg, noise, spatter, weather
 from wildtta.corruptions.constants import CORRUPTIONS, EXTRA_CORRUPTIONS, Constants, level
 from wildtta.corruptions.draws import DeviceDraws, Draws, OfficialDraws, high_bits, image_keys
-from wildtta.corruptions.frost_textures import textures_for
+from wildtta.corruptions.frost_textures import find_folder, textures_for
 
 DrawKind = Literal["device", "official"]
 
@@ -83,7 +83,7 @@ def corrupt(
     seeds = seed_array.tolist() if seed_array.ndim else high_bits(keys).tolist()
     function = _FUNCTIONS[corruption]
     if corruption == "frost":
-        textures = textures_for(height, width, parameters[2], frost_dir, device)
+        textures = textures_for(height, width, parameters[2], find_folder(frost_dir), device)
         function = functools.partial(function, textures=textures)
 
     result = torch.empty_like(images, memory_format=torch.contiguous_format)

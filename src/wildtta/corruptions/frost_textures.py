@@ -28,13 +28,6 @@ STEMS = ("frost1", "frost2", "frost3", "frost4", "frost5")
 Pixels = npt.NDArray[np.uint8]
 
 
-def textures_for(
-    height: int, width: int, scale: float, frost_dir: str | os.PathLike[str] | None, device: torch.device
-) -> tuple[Tensor, ...]:
-    """The five textures at ``scale``, uint8 ``[3, rows, columns]``, enlarged where the images are larger."""
-    return _loaded(height, width, scale, find_folder(frost_dir), device)
-
-
 def find_folder(frost_dir: str | os.PathLike[str] | None) -> Path | None:
     """Folder of the original photographs, or None where none is known."""
     named = frost_dir or os.environ.get(FROST_DIR_VARIABLE)
@@ -46,7 +39,10 @@ def find_folder(frost_dir: str | os.PathLike[str] | None) -> Path | None:
 
 
 @functools.lru_cache(maxsize=16)
-def _loaded(height: int, width: int, scale: float, folder: Path | None, device: torch.device) -> tuple[Tensor, ...]:
+def textures_for(
+    height: int, width: int, scale: float, folder: Path | None, device: torch.device
+) -> tuple[Tensor, ...]:
+    """The five textures at ``scale``, uint8 ``[3, rows, columns]``, enlarged where the images are larger."""
     textures = []
     for pixels in generated_textures() if folder is None else [_read(folder, stem) for stem in STEMS]:
         sized = pixels if scale == 1.0 else resize_bilinear(pixels, scale)

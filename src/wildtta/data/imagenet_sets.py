@@ -40,12 +40,6 @@ class Variant(NamedTuple):
     per_class: int | None = None
     """Images per class, where all classes have equally many."""
 
-    @property
-    def layout(self) -> str:
-        kind = "number 0..999" if self.numbered else "wnid"
-        count = "" if self.per_class is None else f" of {self.per_class} images"
-        return f"<root>/<{kind}>/<image>, {200 if self.subset else 1000} class folders{count}"
-
 
 _V2_FOLDERS = tuple(f"imagenetv2-{kind}-format-val" for kind in ("matched-frequency", "threshold0.7", "top-images"))
 
@@ -74,12 +68,14 @@ def imagenet_variant(name: str, root: str | os.PathLike[str]) -> EncodedImages:
         place = ""
     else:
         place = next((known for known in variant.folders if known in top), None) or class_root(source)
+    kind = "number 0..999" if variant.numbered else "wnid"
+    count = "" if variant.per_class is None else f" of {variant.per_class} images"
     return read_classes(
         source,
         place,
         folders,
         what=f"{variant.title} in {source.path}",
-        expected=variant.layout,
+        expected=f"<root>/<{kind}>/<image>, {len(wnids)} class folders{count}",
         class_names=wnids,
         outputs=np.array([every.index(wnid) for wnid in wnids], dtype=np.int64) if variant.subset else None,
         per_class=variant.per_class,

@@ -20,8 +20,6 @@ from wildtta.data.preprocessing import InputProtocol, input_protocol
 from wildtta.streams.labels import IntArray
 from wildtta.streams.stream import Batch, Stream, given
 
-ON_ERROR = ("raise", "skip")
-DECODERS = ("cpu", "gpu")
 _GATHERED_AT_ONCE = 1024
 
 
@@ -74,11 +72,9 @@ class StreamLoader:
             if last >= len(image_set):
                 asked = f"image {last} of {stream.domains[number]}"
                 raise DataError(f"the stream asks for {asked}, whose set has {len(image_set)} images")
-        if on_error not in ON_ERROR or decoder not in DECODERS:
-            raise DataError(
-                f"on_error must be one of {', '.join(ON_ERROR)} and decoder one of {', '.join(DECODERS)}, "
-                f"got {on_error!r} and {decoder!r}"
-            )
+        if on_error not in ("raise", "skip") or decoder not in ("cpu", "gpu"):
+            allowed = "on_error must be one of raise, skip and decoder one of cpu, gpu"
+            raise DataError(f"{allowed}, got {on_error!r} and {decoder!r}")
         self.device = torch.device(device)
         if decoder == "gpu" and self.device.type != "cuda":
             raise DataError(f"decoder='gpu' needs a CUDA device, got device {str(self.device)!r}; use decoder='cpu'")
@@ -95,7 +91,6 @@ class StreamLoader:
         """What was wrong with the images skipped so far, by file."""
 
     def __len__(self) -> int:
-        """The number of batches of the stream."""
         return self.stream.batch_count
 
     def __iter__(self) -> Iterator[LoadedBatch]:
@@ -109,7 +104,7 @@ class StreamLoader:
         all_labels = [torch.tensor(image_set.labels) for image_set in self.sets]
         for images, batches in self._from_cache() if self.cache else self._from_files():
             sizes = [len(batch.indices) for batch in batches]
-            labels = torch.split(self._gathered(batches, all_labels).to(self.device), sizes)
+            labels = torch.split(_gathered(batches, all_labels).to(self.device), sizes)
             for batch, inputs, own in zip(batches, torch.split(finish(images), sizes), labels, strict=True):
                 yield LoadedBatch(inputs, own, *batch)
 
@@ -126,13 +121,7 @@ class StreamLoader:
         at_once = -(-_GATHERED_AT_ONCE // self.stream.batch_size)
         for start in every[::at_once]:
             batches = [self.stream.batch(number) for number in every[start : start + at_once]]
-            yield self._gathered(batches, [images.pixels for images in kept]), batches
-
-    def _gathered(self, batches: Sequence[Batch], of_sets: Sequence[Tensor]) -> Tensor:
-        """What these batches take from one tensor per set, whose rows are its images."""
-        indices = np.concatenate([batch.indices for batch in batches])
-        domains = np.concatenate([batch.domains for batch in batches])
-        return assembled(domains, lambda number, places: of_sets[number][torch.from_numpy(indices[places])])
+            yield _gathered(batches, [images.pixels for images in kept]), batches
 
     def _from_files(self) -> Iterator[tuple[Tensor, list[Batch]]]:
         in_worker = self.device.type == "cpu"
@@ -195,6 +184,13 @@ class StreamLoader:
             raise BrokenImage(f"{problem}; on_error='skip' leaves such images out")
         self.broken.append(problem)
         warnings.warn(f"skipped a broken image ({len(self.broken)} so far): {problem}", stacklevel=5)
+
+
+def _gathered(batches: Sequence[Batch], of_sets: Sequence[Tensor]) -> Tensor:
+    """What these batches take from one tensor per set, whose rows are its images."""
+    indices = np.concatenate([batch.indices for batch in batches])
+    domains = np.concatenate([batch.domains for batch in batches])
+    return assembled(domains, lambda number, places: of_sets[number][torch.from_numpy(indices[places])])
 
 
 class Loader(StreamLoader):

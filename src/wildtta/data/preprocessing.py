@@ -25,8 +25,6 @@ Triple = tuple[float, float, float]
 IMAGENET_MEAN: Triple = (0.485, 0.456, 0.406)
 IMAGENET_STD: Triple = (0.229, 0.224, 0.225)
 
-INTERPOLATIONS = ("bilinear", "bicubic")
-
 
 @dataclass(frozen=True)
 class InputProtocol:
@@ -42,8 +40,8 @@ class InputProtocol:
     interpolation: str = "bilinear"
 
     def __post_init__(self) -> None:
-        if self.interpolation not in INTERPOLATIONS:
-            raise DataError(f"interpolation must be one of {', '.join(INTERPOLATIONS)}, got {self.interpolation!r}")
+        if self.interpolation not in ("bilinear", "bicubic"):
+            raise DataError(f"interpolation must be one of bilinear, bicubic, got {self.interpolation!r}")
         if min(self.std) <= 0:
             raise DataError(f"std must be positive, got {self.std}")
         if self.resize is not None and (self.size is None or self.resize < self.size):

@@ -17,7 +17,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
@@ -158,14 +158,8 @@ def _exclusive(target: Path) -> Iterator[None]:
 def _check_settings(writer: _Writer) -> None:
     """Refuse to mix files of different settings in one folder."""
     settings, target = writer.settings, writer.destination
-    current: dict[str, object] = {
-        "seed": settings.seed,
-        "size": settings.size,
-        "constants": settings.constants,
-        "frost": "generated" if find_folder(settings.frost_dir) is None else "original",
-        "device": torch.device(settings.device).type,
-        "images": len(writer.images),
-    }
+    current = asdict(settings) | {"device": torch.device(settings.device).type, "images": len(writer.images)}
+    current["frost"] = "generated" if find_folder(current.pop("frost_dir")) is None else "original"
     path = target / SETTINGS_FILE
     if not path.exists():
         temporary = target / _PARTIAL_FOLDER / SETTINGS_FILE

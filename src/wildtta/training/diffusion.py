@@ -16,11 +16,11 @@ from wildtta.data import ImageSet, InputProtocol
 from wildtta.methods.dda.diffusion import DiffusionModel, diffusers_library
 from wildtta.progress import shown
 from wildtta.randomness import torch_generator
-from wildtta.training.batches import gradient_step, require_at_least_one, shuffled_batches
+from wildtta.training.batches import TrainingPlan, gradient_step, shuffled_batches
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiffusionPlan:
+class DiffusionPlan(TrainingPlan):
     """A UNet's size and how it is trained: noise prediction, AdamW, an average of the weights is kept."""
 
     steps: int = 4000
@@ -30,11 +30,9 @@ class DiffusionPlan:
     layers: int = 1
     average: float = 0.995
     """Weight of the old value in the average of the weights, which is what is kept."""
-    seed: int = 0
-    workers: int = 0
 
     def __post_init__(self) -> None:
-        require_at_least_one(self, "steps", "batch_size", "layers")
+        self.require_at_least_one("steps", "batch_size", "layers")
         if not self.lr > 0:
             raise ValueError(f"lr must be positive, got {self.lr}")
         if len(self.channels) < 2 or any(width % 8 for width in self.channels):
@@ -51,8 +49,7 @@ def train_diffusion(
     """min over θ of E ‖ε − ε_θ(√ᾱ_t x + √(1 − ᾱ_t) ε, t)‖² on images in [−1, 1] (Ho et al. 2020)."""
     scheduler = diffusers_library().DDPMScheduler()
     generator = torch_generator(plan.seed, device)
-    order = {"batch_size": plan.batch_size, "seed": plan.seed, "workers": plan.workers}
-    epochs = (shuffled_batches(images, protocol, epoch=epoch, **order) for epoch in itertools.count())
+    epochs = (shuffled_batches(images, protocol, plan, epoch) for epoch in itertools.count())
     batches = itertools.islice(itertools.chain.from_iterable(epochs), plan.steps)
     first = next(batches)
     with torch.random.fork_rng([]):
