@@ -52,10 +52,9 @@ def frost(images: Tensor, draws: Draws, *level: float, textures: Sequence[Tensor
     chosen = [textures[choice] for choice in draws.integers_below([len(textures)] * count)]
     tops = draws.integers_below([max(texture.shape[1] - height, 1) for texture in chosen])
     lefts = draws.integers_below([max(texture.shape[2] - width, 1) for texture in chosen])
-    mixed = images.to(torch.float64).mul_(image_weight)
-    for image, texture, top, left in zip(mixed, chosen, tops, lefts, strict=True):
-        cut = texture[:, top : top + height, left : left + width]
-        image.add_(cut.to(torch.float64).mul_(frost_weight))
+    corners = zip(chosen, tops, lefts, strict=True)
+    cuts = torch.stack([texture[:, top : top + height, left : left + width] for texture, top, left in corners])
+    mixed = images.to(torch.float64).mul_(image_weight).add_(cuts.to(torch.float64).mul_(frost_weight))
     return mixed.clamp_(0.0, 255.0)
 
 
