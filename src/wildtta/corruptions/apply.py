@@ -15,7 +15,7 @@ from torch import Tensor
 from wildtta.corruptions import blur, digital, jpeg, noise, spatter, weather
 from wildtta.corruptions.constants import CORRUPTIONS, EXTRA_CORRUPTIONS, Constants, level
 from wildtta.corruptions.draws import DeviceDraws, Draws, OfficialDraws, high_bits, image_keys
-from wildtta.corruptions.frost_textures import textures_for
+from wildtta.corruptions.frost_textures import find_folder, textures_for
 
 DrawKind = Literal["device", "official"]
 
@@ -56,7 +56,18 @@ def corrupt(
             legacy generator in the order of the official scripts.
         frost_dir: folder with the original frost photographs (see ``frost_textures``).
     """
-    _check_images(images)
+    if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
+        raise ValueError(
+            f"images: expected uint8 [N, 3, H, W], got {images.dtype} {list(images.shape)}; "
+            "corruptions apply before normalisation, to 8-bit RGB images"
+        )
+    if images.device.type not in _VALUES_PER_CHUNK:
+        raise ValueError(
+            f"images: corruptions compute in float64 on the CPU or a CUDA device, got {images.device}; "
+            "pass images.cpu() and move the result"
+        )
+    if min(images.shape[2:]) < 16:
+        raise ValueError(f"images: expected sides of at least 16 pixels, got {list(images.shape[2:])}")
     device, (count, _, height, width) = images.device, images.shape
     parameters = level(corruption, severity, height, width, constants)
     host_index = index.cpu().numpy() if isinstance(index, Tensor) else index
@@ -72,7 +83,7 @@ def corrupt(
     seeds = seed_array.tolist() if seed_array.ndim else high_bits(keys).tolist()
     function = _FUNCTIONS[corruption]
     if corruption == "frost":
-        textures = textures_for(height, width, parameters[2], frost_dir, device)
+        textures = textures_for(height, width, parameters[2], find_folder(frost_dir), device)
         function = functools.partial(function, textures=textures)
 
     result = torch.empty_like(images, memory_format=torch.contiguous_format)
@@ -81,20 +92,5 @@ def corrupt(
         chunk = slice(start, start + step)
         source: Draws = DeviceDraws(keys[chunk], device) if draws == "device" else OfficialDraws(seeds[chunk], device)
         # The conversion truncates, as the official scripts' does.
-        result[chunk] = function(images[chunk].contiguous(), parameters, source).to(torch.uint8)
+        result[chunk] = function(images[chunk].contiguous(), source, *parameters).to(torch.uint8)
     return result
-
-
-def _check_images(images: Tensor) -> None:
-    if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
-        raise ValueError(
-            f"images: expected uint8 [N, 3, H, W], got {images.dtype} {list(images.shape)}; "
-            "corruptions apply before normalisation, to 8-bit RGB images"
-        )
-    if images.device.type not in _VALUES_PER_CHUNK:
-        raise ValueError(
-            f"images: corruptions compute in float64 on the CPU or a CUDA device, got {images.device}; "
-            "pass images.cpu() and move the result"
-        )
-    if min(images.shape[2:]) < 16:
-        raise ValueError(f"images: expected sides of at least 16 pixels, got {list(images.shape[2:])}")

@@ -10,14 +10,12 @@ import torch
 from torch import Tensor
 
 from wildtta.corruptions import filters
-from wildtta.corruptions.constants import Level
 from wildtta.corruptions.draws import Draws
 from wildtta.corruptions.filters import to_levels, to_unit
 
 
-def gaussian_blur(images: Tensor, level: Level, draws: Draws) -> Tensor:
-    """Gaussian filter; level: (sigma in pixels,)."""
-    (sigma,) = level
+def gaussian_blur(images: Tensor, draws: Draws, sigma: float) -> Tensor:
+    """Gaussian filter; ``sigma`` in pixels."""
     return to_levels(filters.gaussian_blur(to_unit(images), sigma))
 
 
@@ -28,29 +26,25 @@ def disk_kernel(radius: float, alias_sigma: float) -> npt.NDArray[np.float64]:
     Smoothing comes after normalisation and a disk that touches the border gains mass by the mirror, so the
     sum exceeds 1 for the two largest disks: a property of the published data that is kept.
     """
-    half = 8 if radius <= 8 else int(radius)
-    size = 3 if radius <= 8 else 5
+    half, reach = (8, 1) if radius <= 8 else (int(radius), 2)
     axis = np.arange(-half, half + 1)
     disk = (axis[None, :] ** 2 + axis[:, None] ** 2 <= radius**2).astype(np.float32)
     disk /= disk.sum()
-    reach = size // 2
     taps = np.exp(-(np.arange(-reach, reach + 1) ** 2) / (2.0 * alias_sigma**2))
     taps = (taps / taps.sum()).astype(np.float32).astype(np.float64)
     kernel = disk.astype(np.float64)
     for _ in range(2):
         mirrored = np.pad(kernel, ((reach, reach), (0, 0)), mode="reflect")
-        kernel = sum(tap * mirrored[row : row + 2 * half + 1] for row, tap in enumerate(taps))
-        kernel = kernel.T
+        kernel = sum(tap * mirrored[row : row + 2 * half + 1] for row, tap in enumerate(taps)).T
     return kernel.astype(np.float32).astype(np.float64)
 
 
-def defocus_blur(images: Tensor, level: Level, draws: Draws) -> Tensor:
-    """Correlation with a smoothed disk, mirrored borders; level: (radius, sigma of the smoothing).
+def defocus_blur(images: Tensor, draws: Draws, radius: float, alias_sigma: float) -> Tensor:
+    """Correlation with a smoothed disk, mirrored borders.
 
     The kernel is symmetric in both axes, so columns at equal distance are added first and rows at equal
     distance last: a quarter of the multiplications.
     """
-    radius, alias_sigma = level
     kernel = disk_kernel(radius, alias_sigma)
     half = kernel.shape[0] // 2
     # Weights of 1e-9 and less (the tails of a narrow smoothing) move no value by 1e-6 grey levels.
@@ -59,31 +53,27 @@ def defocus_blur(images: Tensor, level: Level, draws: Draws) -> Tensor:
     height, width = images.shape[2:]
     padded = filters.pad(images, reach, "mirror").to(torch.float64)
     columns = [padded.narrow(3, reach, width)]
-    columns += [
-        padded.narrow(3, reach - offset, width) + padded.narrow(3, reach + offset, width)
-        for offset in range(1, reach + 1)
-    ]
+    sides = ((padded.narrow(3, reach - i, width), padded.narrow(3, reach + i, width)) for i in range(1, reach + 1))
+    columns.extend(left + right for left, right in sides)
     total = torch.zeros(images.shape, dtype=torch.float64, device=images.device)
-    for offset in range(reach + 1):
-        weights = quarter[offset]
-        row = columns[0] * float(weights[0])
-        for column in range(1, reach + 1):
-            if weights[column]:
-                row.add_(columns[column] * float(weights[column]))
+    for offset, weights in enumerate(quarter[: reach + 1].tolist()):
+        row = columns[0] * weights[0]
+        for column, weight in zip(columns[1:], weights[1 : reach + 1], strict=True):
+            if weight:
+                row.add_(column * weight)
         total.add_(row.narrow(2, reach - offset, height))
         if offset:
             total.add_(row.narrow(2, reach + offset, height))
     return total.clamp_(0.0, 255.0)
 
 
-def glass_blur(images: Tensor, level: Level, draws: Draws) -> Tensor:
-    """Gaussian filter, local shuffling by copies, Gaussian filter; level: (sigma, reach, iterations)."""
-    sigma, reach, iterations = level[0], int(level[1]), int(level[2])
+def glass_blur(images: Tensor, draws: Draws, sigma: float, reach: float, iterations: float) -> Tensor:
+    """Gaussian filter, local shuffling by copies, Gaussian filter."""
     count, channels, height, width = images.shape
     blurred = filters.gaussian_blur(to_unit(images), sigma)
     flat = blurred.mul_(255.0).to(torch.uint8).reshape(count, channels, -1)
-    for _ in range(iterations):
-        source = copy_sources(draws, reach, height, width)
+    for _ in range(int(iterations)):
+        source = copy_sources(draws, int(reach), height, width)
         flat = flat.gather(2, source.unsqueeze(1).expand(-1, channels, -1))
     return to_levels(filters.gaussian_blur(to_unit(flat.reshape(images.shape)), sigma))
 
@@ -119,19 +109,17 @@ def copy_sources(draws: Draws, reach: int, height: int, width: int) -> Tensor:
     return following - pixels
 
 
-def motion_blur(images: Tensor, level: Level, draws: Draws) -> Tensor:
-    """Motion at a random angle between -45 and 45 degrees; level: (radius, sigma)."""
-    radius, sigma = int(level[0]), level[1]
+def motion_blur(images: Tensor, draws: Draws, radius: float, sigma: float) -> Tensor:
+    """Motion at a random angle between -45 and 45 degrees."""
     degrees = draws.uniform(()).mul_(90.0).sub_(45.0)
-    return filters.motion_blur(images.to(torch.float64), radius, sigma, degrees)
+    return filters.motion_blur(images.to(torch.float64), int(radius), sigma, degrees)
 
 
-def zoom_blur(images: Tensor, level: Level, draws: Draws) -> Tensor:
-    """Mean of the image and its enlargements, float32; level: (end, step) of the zoom factors from 1.
+def zoom_blur(images: Tensor, draws: Draws, end: float, step: float) -> Tensor:
+    """Mean of the image and its enlargements by factors from 1 to ``end``, float32.
 
     The factor 1 is among them, so the clean image counts twice.
     """
-    end, step = level
     clean = to_unit(images, torch.float32)
     factors = np.arange(1.0, end, step)
     total = torch.zeros_like(clean)

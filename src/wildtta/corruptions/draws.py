@@ -1,10 +1,11 @@
 """Random numbers for the corruptions, one independent source per image.
 
-Every corruption asks a :class:`Draws` for its numbers, in the order in which the official scripts draw them.
+Every corruption asks :data:`Draws` for its numbers, in the order in which the official scripts draw them.
 There are two sources: :class:`DeviceDraws` computes them on the images' device from a counter;
 :class:`OfficialDraws` takes them from numpy's legacy generator, so that outputs of the official scripts can
 be reproduced value for value. In both, an image's numbers depend on its own key alone, never on its
-neighbours in the batch.
+neighbours in the batch, and a result ``[N, *shape]`` has one set per image. A shape of three dimensions is an
+image, given channels first; the official order of its values is rows, columns, channels.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import functools
 import math
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,29 +25,6 @@ from wildtta.randomness import GOLDEN, as_int64, splitmix64_
 
 Shape = tuple[int, ...]
 _LOW_32 = 0xFFFFFFFF
-
-
-class Draws(Protocol):
-    """Source of random numbers for a batch; every method returns one set per image, batch first.
-
-    A shape of three dimensions is an image, given channels first; the official order of its values is rows,
-    columns, channels.
-    """
-
-    def normal(self, shape: Shape) -> Tensor:
-        """Standard normal numbers ``[N, *shape]``."""
-
-    def uniform(self, shape: Shape) -> Tensor:
-        """Uniform numbers in [0, 1), ``[N, *shape]``."""
-
-    def integers(self, low: int, high: int, shape: Shape) -> Tensor:
-        """Integers from ``low`` to ``high - 1``, int64 ``[N, *shape]``."""
-
-    def poisson(self, images: Tensor, scale: float) -> Tensor:
-        """Poisson counts with mean ``scale * images / 255``, elementwise on uint8 ``[N, 3, H, W]``."""
-
-    def integers_below(self, bounds: Sequence[int]) -> list[int]:
-        """One integer per image from 0 to its bound - 1, on the host."""
 
 
 def image_keys(seed: npt.ArrayLike, index: npt.ArrayLike, corruption: str, severity: int) -> Tensor:
@@ -83,13 +61,14 @@ class DeviceDraws:
         counter = torch.arange(count, device=self._device, dtype=torch.int64).mul_(as_int64(GOLDEN))
         return splitmix64_(self._next_keys().to(self._device)[:, None] + counter)
 
-    def _halves(self, count: int) -> Tensor:
-        """``count`` numbers of 32 bits per image, int64 ``[N, count]``."""
+    def _halves(self, shape: Shape) -> Tensor:
+        """Numbers of 32 bits, int64 ``[N, *shape]``."""
+        count = math.prod(shape)
         bits = self._bits((count + 1) // 2)
-        return torch.cat((bits & _LOW_32, high_bits(bits)), dim=1)[:, :count]
+        return torch.cat((bits & _LOW_32, high_bits(bits)), dim=1)[:, :count].reshape(-1, *shape)
 
     def normal(self, shape: Shape) -> Tensor:
-        """Box-Muller: one 64-bit number gives radius and angle, hence two normal numbers."""
+        """Standard normal, by Box-Muller: one 64-bit number gives radius and angle, hence two numbers."""
         count = math.prod(shape)
         bits = self._bits((count + 1) // 2)
         low = (bits & _LOW_32).add_(1).to(torch.float32).mul_(2.0**-32)
@@ -99,28 +78,27 @@ class DeviceDraws:
         return both[:, :count].reshape(-1, *shape)
 
     def uniform(self, shape: Shape) -> Tensor:
-        """32 random bits each, centred in their cell, as float64 (neither 0 nor 1 occurs)."""
-        halves = self._halves(math.prod(shape))
-        return halves.to(torch.float64).add_(0.5).mul_(2.0**-32).reshape(-1, *shape)
+        """From 0 to 1: 32 random bits each, centred in their cell, as float64 (neither 0 nor 1 occurs)."""
+        return self._halves(shape).to(torch.float64).add_(0.5).mul_(2.0**-32)
 
     def integers(self, low: int, high: int, shape: Shape) -> Tensor:
-        """Multiply-and-shift from 32 random bits: the bias is below (high - low) / 2**32."""
-        halves = self._halves(math.prod(shape))
-        return (halves * (high - low) >> 32).add_(low).reshape(-1, *shape)
+        """From ``low`` to ``high - 1``: 32 random bits, multiplied and shifted; bias < (high - low) / 2**32."""
+        return (self._halves(shape) * (high - low) >> 32).add_(low)
 
     def poisson(self, images: Tensor, scale: float) -> Tensor:
-        """Exact inversion: a pixel has one of 256 means, so the 256 cumulative distributions are tabulated.
+        """Counts with mean ``scale * images / 255`` for uint8 ``[N, 3, H, W]``, by exact inversion.
 
-        The rows of the table are laid end to end, row v shifted by v, which makes one ascending list: a
-        single binary search for ``v + u`` finds the count of every pixel.
+        A pixel has one of 256 means, so the 256 cumulative distributions are tabulated. The rows of the table
+        are laid end to end, row v shifted by v, which makes one ascending list: a single binary search for
+        ``v + u`` finds the count of every pixel.
         """
         table, columns = _poisson_table(scale, self._device)
-        levels = images.to(torch.float64)
         uniform = self.uniform(tuple(images.shape[1:]))
-        found = torch.searchsorted(table, uniform.add_(levels), right=True)
+        found = torch.searchsorted(table, uniform.add_(images.to(torch.float64)), right=True)
         return found.sub_(images.to(torch.int64).mul_(columns)).clamp_(0, columns - 1).to(torch.float64)
 
     def integers_below(self, bounds: Sequence[int]) -> list[int]:
+        """One integer per image from 0 to its bound - 1, on the host."""
         bits = high_bits(self._next_keys()).tolist()
         return [value * bound >> 32 for value, bound in zip(bits, bounds, strict=True)]
 
@@ -149,13 +127,11 @@ class OfficialDraws:
 
     def _drawn(self, shape: Shape, draw: Callable[[np.random.RandomState, Shape], Any]) -> Tensor:
         size = (*shape[1:], shape[0]) if len(shape) == 3 else shape
-        return self._stacked([np.asarray(draw(generator, size)) for generator in self._generators])
+        return self._stacked([draw(generator, size) for generator in self._generators])
 
     def _stacked(self, arrays: list[npt.NDArray[Any]]) -> Tensor:
-        stacked = np.stack(arrays)
-        if stacked.ndim == 4:
-            stacked = np.ascontiguousarray(stacked.transpose(0, 3, 1, 2))
-        return torch.from_numpy(stacked).to(self._device)
+        stacked = torch.from_numpy(np.stack(arrays))
+        return (stacked.permute(0, 3, 1, 2).contiguous() if stacked.ndim == 4 else stacked).to(self._device)
 
     def normal(self, shape: Shape) -> Tensor:
         return self._drawn(shape, lambda generator, size: generator.normal(size=size))
@@ -169,7 +145,10 @@ class OfficialDraws:
     def poisson(self, images: Tensor, scale: float) -> Tensor:
         means = images.permute(0, 2, 3, 1).cpu().numpy() / 255.0 * scale
         pairs = zip(self._generators, means, strict=True)
-        return self._stacked([np.asarray(generator.poisson(mean), dtype=np.float64) for generator, mean in pairs])
+        return self._stacked([generator.poisson(mean) for generator, mean in pairs]).double()
 
     def integers_below(self, bounds: Sequence[int]) -> list[int]:
-        return [int(generator.randint(0, bound)) for generator, bound in zip(self._generators, bounds, strict=True)]
+        return [generator.randint(bound) for generator, bound in zip(self._generators, bounds, strict=True)]
+
+
+Draws: TypeAlias = DeviceDraws | OfficialDraws

@@ -85,39 +85,27 @@ def gaussian_operator(length: int, sigma: float, truncate: float, border: Border
     return operator.to(device)
 
 
-def zoom_taps(length: int, zoom: float) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-    """Linear interpolation that enlarges the centre of a line by ``zoom`` and trims it back to ``length``.
-
-    The crop of ``ceil(length / zoom)`` samples is stretched with its end points aligned, as
-    ``scipy.ndimage.zoom`` does. Returns the left tap of every output sample and the weight of the tap to its
-    right.
-    """
-    crop = math.ceil(length / zoom)
-    stretched = round(crop * zoom)
-    start = (length - crop) // 2
-    trim = (stretched - length) // 2
-    positions = np.arange(trim, trim + length)
-    step = (crop - 1) / (stretched - 1) if stretched > 1 else 0.0
-    coordinates = positions * step
-    left = np.minimum(np.floor(coordinates).astype(np.int64), max(crop - 2, 0))
-    return left + start, coordinates - left
-
-
 def clipped_zoom(images: Tensor, zoom: float) -> Tensor:
-    """Enlarge the centre of the last two axes by ``zoom`` at constant size, bilinearly, in float64."""
+    """Enlarge the centre of the last two axes by ``zoom`` at constant size, bilinearly, in float64.
+
+    Of every line, ``ceil(length / zoom)`` samples are stretched with their end points aligned, as
+    ``scipy.ndimage.zoom`` does, and trimmed back to ``length``.
+    """
     result = images.to(torch.float64)
     if zoom == 1.0:
         return result
-    for axis in (images.ndim - 2, images.ndim - 1):
+    for axis in (-2, -1):
         length = images.shape[axis]
-        left_host, weight_host = zoom_taps(length, zoom)
-        left = torch.from_numpy(left_host).to(images.device)
-        shape = [1] * images.ndim
-        shape[axis] = length
-        right_weight = torch.from_numpy(weight_host).to(images.device).reshape(shape)
-        before = result.index_select(axis, left)
-        after = result.index_select(axis, (left + 1).clamp_(max=length - 1))
-        result = before.mul_(1.0 - right_weight).add_(after.mul_(right_weight))
+        crop = math.ceil(length / zoom)
+        stretched = round(crop * zoom)
+        trim = (stretched - length) // 2
+        coordinates = np.arange(trim, trim + length) * ((crop - 1) / (stretched - 1) if stretched > 1 else 0.0)
+        left = np.minimum(np.floor(coordinates).astype(np.int64), max(crop - 2, 0))
+        weight = torch.from_numpy(coordinates - left).to(images.device).reshape((-1, 1) if axis == -2 else (-1,))
+        first = torch.from_numpy(left + (length - crop) // 2).to(images.device)
+        before = result.index_select(axis, first)
+        after = result.index_select(axis, (first + 1).clamp_(max=length - 1))
+        result = before.mul_(1.0 - weight).add_(after.mul_(weight))
     return result
 
 
@@ -126,19 +114,16 @@ def bilinear_sample(images: Tensor, rows: Tensor, columns: Tensor, border: Borde
     count, channels, height, width = images.shape
     top, left = rows.floor(), columns.floor()
     row_weight, column_weight = (rows - top).unsqueeze(1), (columns - left).unsqueeze(1)
-    row_pair = [border_index(top.long() + step, height, border) for step in (0, 1)]
-    column_pair = [border_index(left.long() + step, width, border) for step in (0, 1)]
     flat = images.reshape(count, channels, height * width)
 
-    def value_at(row: Tensor, column: Tensor) -> Tensor:
+    def value_at(down: int, across: int) -> Tensor:
+        row = border_index(top.long() + down, height, border)
+        column = border_index(left.long() + across, width, border)
         index = (row * width + column).reshape(count, 1, -1).expand(-1, channels, -1)
         return flat.gather(2, index).reshape(count, channels, *rows.shape[1:]).to(torch.float64)
 
-    mixed = []
-    for row in row_pair:
-        before, after = value_at(row, column_pair[0]), value_at(row, column_pair[1])
-        mixed.append(before * (1.0 - column_weight) + after * column_weight)
-    return mixed[0] * (1.0 - row_weight) + mixed[1] * row_weight
+    upper, lower = (value_at(down, 0) * (1.0 - column_weight) + value_at(down, 1) * column_weight for down in (0, 1))
+    return upper * (1.0 - row_weight) + lower * row_weight
 
 
 def motion_blur(images: Tensor, radius: int, sigma: float, degrees: Tensor) -> Tensor:
@@ -154,17 +139,13 @@ def motion_blur(images: Tensor, radius: int, sigma: float, degrees: Tensor) -> T
     weights /= weights.sum()
     angle = torch.deg2rad(degrees.to(torch.float64))[:, None]
     steps = torch.arange(taps, dtype=torch.float64, device=images.device)
-    column_shift = torch.ceil(steps * angle.cos() - 0.5).long()
-    row_shift = torch.ceil(steps * angle.sin() - 0.5).long()
-
     reach = taps - 1
-    padded = pad(images, reach, "edge")
     stride = width + 2 * reach
-    flat = padded.reshape(count, channels, -1)
+    flat = pad(images, reach, "edge").reshape(count, channels, -1)
     row = torch.arange(reach, reach + height, device=images.device)[:, None]
     column = torch.arange(reach, reach + width, device=images.device)[None, :]
     centre = (row * stride + column).reshape(1, -1)
-    shift = row_shift * stride + column_shift
+    shift = torch.ceil(steps * angle.sin() - 0.5).long() * stride + torch.ceil(steps * angle.cos() - 0.5).long()
     total = torch.zeros(count, channels, height * width, dtype=torch.float64, device=images.device)
     for tap in range(taps):
         index = (centre + shift[:, tap : tap + 1]).unsqueeze(1).expand(-1, channels, -1)
@@ -173,12 +154,8 @@ def motion_blur(images: Tensor, radius: int, sigma: float, degrees: Tensor) -> T
     return quantum.div_(257.0).floor_().reshape(images.shape)
 
 
-def box_taps(length: int, size: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Taps of Pillow's BOX resampling from ``length`` to ``size`` samples.
-
-    Returns source positions and weights ``[taps, size]``; weights are fixed-point with 22 fractional bits, as
-    Pillow uses for 8-bit images.
-    """
+def _box_taps(length: int, size: int) -> tuple[Tensor, Tensor]:
+    """Source positions and weights ``[taps, size]``; weights have 22 fractional bits, as Pillow's."""
     scale = length / size
     reach = 0.5 * max(scale, 1.0)
     centres = (np.arange(size) + 0.5) * scale
@@ -189,19 +166,16 @@ def box_taps(length: int, size: int) -> tuple[npt.NDArray[np.int64], npt.NDArray
     distance = (positions - centres + 0.5) / max(scale, 1.0)
     inside = (positions < stop) & (distance > -0.5) & (distance <= 0.5)
     weights = inside / inside.sum(axis=0, keepdims=True)
-    return np.minimum(positions, length - 1), (weights * (1 << 22) + 0.5).astype(np.int64)
+    fixed_point = (weights * (1 << 22) + 0.5).astype(np.int32)
+    return torch.from_numpy(np.minimum(positions, length - 1)), torch.from_numpy(fixed_point)
 
 
 def box_resize(images: Tensor, height: int, width: int) -> Tensor:
     """Resize uint8 images with Pillow's BOX filter: columns first, each pass rounded to 8 bits."""
     for axis, size in ((3, width), (2, height)):
-        positions, weights = box_taps(images.shape[axis], size)
-        shape = [1, 1, 1, 1]
-        shape[axis] = size
-        total: Tensor | int = 1 << 21
-        for position, weight in zip(torch.from_numpy(positions), torch.from_numpy(weights), strict=True):
+        total = torch.tensor(1 << 21, dtype=torch.int32, device=images.device)
+        for position, weight in zip(*_box_taps(images.shape[axis], size), strict=True):
             taken = images.index_select(axis, position.to(images.device)).to(torch.int32)
-            total = taken.mul_(weight.to(device=images.device, dtype=torch.int32).reshape(shape)).add_(total)
-        assert isinstance(total, Tensor)
+            total = total + taken * weight.to(images.device).reshape((-1, 1) if axis == 2 else (-1,))
         images = (total >> 22).to(torch.uint8)
     return images

@@ -28,36 +28,28 @@ STEMS = ("frost1", "frost2", "frost3", "frost4", "frost5")
 Pixels = npt.NDArray[np.uint8]
 
 
-def textures_for(
-    height: int, width: int, scale: float, frost_dir: str | os.PathLike[str] | None, device: torch.device
-) -> tuple[Tensor, ...]:
-    """The five textures at ``scale``, uint8 ``[3, rows, columns]``, enlarged where the images are larger."""
-    folder = find_folder(frost_dir)
-    return _loaded(height, width, scale, None if folder is None else str(folder), device)
-
-
 def find_folder(frost_dir: str | os.PathLike[str] | None) -> Path | None:
     """Folder of the original photographs, or None where none is known."""
     named = frost_dir or os.environ.get(FROST_DIR_VARIABLE)
     if named:
         return Path(named)
     package = importlib.util.find_spec("imagecorruptions")
-    if package is None or not package.submodule_search_locations:
-        return None
-    folder = Path(next(iter(package.submodule_search_locations))) / "frost"
-    return folder if folder.is_dir() else None
+    places = (package and package.submodule_search_locations) or ()
+    return next((Path(place, "frost") for place in places if Path(place, "frost").is_dir()), None)
 
 
 @functools.lru_cache(maxsize=16)
-def _loaded(height: int, width: int, scale: float, folder: str | None, device: torch.device) -> tuple[Tensor, ...]:
-    photographs = generated_textures() if folder is None else tuple(_read(Path(folder), stem) for stem in STEMS)
+def textures_for(
+    height: int, width: int, scale: float, folder: Path | None, device: torch.device
+) -> tuple[Tensor, ...]:
+    """The five textures at ``scale``, uint8 ``[3, rows, columns]``, enlarged where the images are larger."""
     textures = []
-    for pixels in photographs:
+    for pixels in generated_textures() if folder is None else [_read(folder, stem) for stem in STEMS]:
         sized = pixels if scale == 1.0 else resize_bilinear(pixels, scale)
         missing = max((height + 1) / sized.shape[0], (width + 1) / sized.shape[1])
         if missing > 1.0:
             sized = resize_bilinear(sized, missing + 0.01)
-        textures.append(torch.from_numpy(np.ascontiguousarray(sized.transpose(2, 0, 1))).to(device))
+        textures.append(torch.from_numpy(sized).permute(2, 0, 1).contiguous().to(device))
     return tuple(textures)
 
 
@@ -80,26 +72,21 @@ def _read(folder: Path, stem: str) -> Pixels:
 
 def resize_bilinear(pixels: Pixels, scale: float) -> Pixels:
     """Scale uint8 ``[rows, columns, 3]`` bilinearly, unsmoothed, in 11-bit fixed point as OpenCV does."""
-    height, width = (max(round(side * scale), 1) for side in pixels.shape[:2])
-    top, row_weight = _linear_taps(pixels.shape[0], height, scale)
-    left, column_weight = _linear_taps(pixels.shape[1], width, scale)
-    source = pixels.astype(np.int64)
-    right = np.minimum(left + 1, pixels.shape[1] - 1)
-    bottom = np.minimum(top + 1, pixels.shape[0] - 1)
-    weight = column_weight[None, :, None]
-    rows = source[:, left] * (2048 - weight) + source[:, right] * weight
-    weight = row_weight[:, None, None]
+    (top, bottom, weight), (left, right, across) = (_linear_taps(side, scale) for side in pixels.shape[:2])
+    source, weight, across = pixels.astype(np.int64), weight[:, None, None], across[:, None]
+    rows = source[:, left] * (2048 - across) + source[:, right] * across
     upper = ((2048 - weight) * (rows[top] >> 4)) >> 16
     lower = (weight * (rows[bottom] >> 4)) >> 16
     return np.asarray(((upper + lower + 2) >> 2).clip(0, 255), dtype=np.uint8)
 
 
-def _linear_taps(length: int, size: int, scale: float) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """First source sample of every output sample and the 11-bit weight of the one after it."""
-    centres = (((np.arange(size) + 0.5) / scale) - 0.5).astype(np.float32)
+def _linear_taps(length: int, scale: float) -> tuple[npt.NDArray[np.int64], ...]:
+    """The two source samples of every output sample, and the 11-bit weight of the second."""
+    centres = (((np.arange(max(round(length * scale), 1)) + 0.5) / scale) - 0.5).astype(np.float32)
     first = np.floor(centres).astype(np.int64)
     weight = np.where((first < 0) | (first >= length - 1), 0.0, centres - first)
-    return np.clip(first, 0, length - 1), np.rint(weight * 2048).astype(np.int64)
+    first = np.clip(first, 0, length - 1)
+    return first, np.minimum(first + 1, length - 1), np.rint(weight * 2048).astype(np.int64)
 
 
 class Statistics(NamedTuple):
@@ -173,14 +160,13 @@ def _multiscale_noise(
 
     The finest ``needle_octaves`` are needles of ice, the coarser ones clouds.
     """
-    variances = np.square((*statistics.block_deviation, 0.0))
-    total = torch.zeros(statistics.shape, dtype=torch.float64)
-    mosaic = _mosaic(statistics.shape, generator) if needle_octaves else total
-    for octave, variance in enumerate(variances[:-1] - variances[1:]):
-        if octave < needle_octaves:
-            field = _needles(mosaic, 1 << octave, generator)
-        else:
-            field = _clouds(statistics.shape, 1 << octave, generator)
+    shape, total = statistics.shape, torch.zeros(statistics.shape, dtype=torch.float64)
+    # Patches with irregular borders: the number of the smooth field that is largest at a pixel.
+    patches = [_clouds(shape, _PATCH_SIDE, generator) for _ in range(_NEEDLE_DIRECTIONS)] if needle_octaves else [total]
+    mosaic = torch.stack(patches).argmax(dim=0)
+    for octave, variance in enumerate(-np.diff(np.square((*statistics.block_deviation, 0.0)))):
+        needles = octave < needle_octaves
+        field = _needles(mosaic, 1 << octave, generator) if needles else _clouds(shape, 1 << octave, generator)
         total.add_((field - field.mean()) / field.std(), alpha=float(np.sqrt(variance)))
     return np.asarray((total - total.mean()) / total.std(), dtype=np.float64)
 
@@ -194,11 +180,6 @@ def _clouds(shape: tuple[int, int], cell: int, generator: np.random.Generator) -
     grid = [side // cell + 2 for side in shape]
     coarse = torch.from_numpy(generator.standard_normal((1, 1, *grid)))
     return F.interpolate(coarse, size=shape, mode="bicubic", align_corners=False)[0, 0]
-
-
-def _mosaic(shape: tuple[int, int], generator: np.random.Generator) -> Tensor:
-    """Patches with irregular borders: the number of the smooth field that is largest at a pixel."""
-    return torch.stack([_clouds(shape, _PATCH_SIDE, generator) for _ in range(_NEEDLE_DIRECTIONS)]).argmax(dim=0)
 
 
 def _needles(mosaic: Tensor, width: int, generator: np.random.Generator) -> Tensor:

@@ -12,10 +12,11 @@ from __future__ import annotations
 import functools
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from wildtta.corruptions.constants import Level
 from wildtta.corruptions.draws import Draws
+from wildtta.corruptions.filters import pad
 
 LUMA_TABLE = (
     (16, 11, 10, 16, 24, 40, 51, 61),
@@ -55,27 +56,17 @@ Rows are frequencies; the right half mirrors the left, negated in odd rows. The 
 """
 
 
-def jpeg_compression(images: Tensor, level: Level, draws: Draws) -> Tensor:
-    """Compress and decompress at a quality from 1 to 100; level: (quality,)."""
-    (quality,) = level
+def jpeg_compression(images: Tensor, draws: Draws, quality: float) -> Tensor:
+    """Compress and decompress at a quality from 1 to 100."""
     height, width = images.shape[2:]
-    luma, blue, red = _to_ycc(_fill_macroblocks(images).to(torch.int64))
+    # The last row and column are repeated up to multiples of 16, the side of a block of halved chroma.
+    padded = F.pad(images.to(torch.float64), (0, -width % 16, 0, -height % 16), mode="replicate")
+    luma, *chroma = _to_ycc(padded.to(torch.int64))
     luma = _code(luma, _steps(LUMA_TABLE, int(quality), images.device))
-    chroma_height, chroma_width = (height + 1) // 2, (width + 1) // 2
-    full = []
-    for plane in (blue, red):
-        coded = _code(_halve(plane), _steps(CHROMA_TABLE, int(quality), images.device))
-        full.append(_double(coded[:, :chroma_height, :chroma_width])[:, :height, :width])
-    return _to_rgb(luma[:, :height, :width], *full).to(torch.uint8)
-
-
-def _fill_macroblocks(images: Tensor) -> Tensor:
-    """Repeat the last row and column up to multiples of 16, the side of a block of halved chroma."""
-    for axis in (2, 3):
-        length = images.shape[axis]
-        positions = torch.arange(length + -length % 16, device=images.device).clamp_(max=length - 1)
-        images = images.index_select(axis, positions)
-    return images
+    steps = _steps(CHROMA_TABLE, int(quality), images.device)
+    halves = [_code(_halve(plane), steps)[:, : (height + 1) // 2, : (width + 1) // 2] for plane in chroma]
+    planes = (plane[:, :height, :width] for plane in (luma, *map(_double, halves)))
+    return _to_rgb(*planes).to(torch.uint8)
 
 
 def _to_ycc(rgb: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -109,12 +100,10 @@ def _halve(plane: Tensor) -> Tensor:
 def _double(plane: Tensor) -> Tensor:
     """Interpolate by 2 in both axes with weights 3/4 and 1/4; 16ths are rounded with 8 left and 7 right."""
     count, height, width = plane.shape
-    above = torch.cat((plane[:, :1], plane[:, :-1]), dim=1)
-    below = torch.cat((plane[:, 1:], plane[:, -1:]), dim=1)
-    tall = torch.stack((3 * plane + above, 3 * plane + below), dim=2).reshape(count, 2 * height, width)
-    before = torch.cat((tall[:, :, :1], tall[:, :, :-1]), dim=2)
-    after = torch.cat((tall[:, :, 1:], tall[:, :, -1:]), dim=2)
-    pair = ((3 * tall + before + 8) >> 4, (3 * tall + after + 7) >> 4)
+    padded = pad(plane, 1, "edge", (1,))
+    tall = torch.stack((3 * plane + padded[:, :-2], 3 * plane + padded[:, 2:]), dim=2).reshape(count, -1, width)
+    padded = pad(tall, 1, "edge", (2,))
+    pair = ((3 * tall + padded[..., :-2] + 8) >> 4, (3 * tall + padded[..., 2:] + 7) >> 4)
     return torch.stack(pair, dim=3).reshape(count, 2 * height, 2 * width)
 
 

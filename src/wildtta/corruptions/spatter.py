@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from wildtta.corruptions import filters
-from wildtta.corruptions.constants import Level
 from wildtta.corruptions.draws import Draws
 from wildtta.corruptions.filters import to_levels, to_unit
 
@@ -22,7 +21,7 @@ MUD_COLOUR = (63, 42, 20)
 _EMBOSS = ((-2, -1, 0), (-1, 1, 1), (0, 1, 2))
 
 
-def spatter(images: Tensor, level: Level, draws: Draws) -> Tensor:
+def spatter(images: Tensor, draws: Draws, *level: float) -> Tensor:
     """Liquid where smoothed noise exceeds a threshold.
 
     level: (mean, deviation, smoothing sigma, threshold) of the liquid, then the water's intensity or the
@@ -34,24 +33,17 @@ def spatter(images: Tensor, level: Level, draws: Draws) -> Tensor:
     liquid = filters.gaussian_blur(noise, sigma)
     liquid = torch.where(liquid < threshold, 0.0, liquid)
     clean = to_unit(images, torch.float32)
-    if kind == 0:
-        return _water(clean, liquid, strength)
-    return _mud(clean, liquid, threshold, strength)
-
-
-def _colour(rgb: tuple[int, int, int], device: torch.device) -> Tensor:
-    unit = [value / 255.0 for value in rgb]
-    return torch.tensor(unit, dtype=torch.float32, device=device).reshape(1, 3, 1, 1)
-
-
-def _mud(clean: Tensor, liquid: Tensor, threshold: float, sigma: float) -> Tensor:
-    cover = filters.gaussian_blur((liquid > threshold).to(torch.float32), sigma)
+    colour = to_unit(torch.tensor(MUD_COLOUR if kind else WATER_COLOUR), torch.float32)
+    colour = colour.reshape(3, 1, 1).to(images.device)
+    if not kind:
+        return to_levels(clean + _drops(liquid).mul_(strength).unsqueeze(1) * colour)
+    cover = filters.gaussian_blur((liquid > threshold).to(torch.float32), strength)
     cover = torch.where(cover < 0.8, 0.0, cover).unsqueeze(1)
-    colour = _colour(MUD_COLOUR, clean.device)
     return to_levels(clean * (1.0 - cover) + colour * cover)
 
 
-def _water(clean: Tensor, liquid: Tensor, intensity: float) -> Tensor:
+def _drops(liquid: Tensor) -> Tensor:
+    """How much light the water's relief adds to every pixel, from 0 to 1."""
     drops = liquid.mul(255.0).to(torch.uint8).to(torch.int32)
     distance = chamfer_distance(canny_edges(drops, 50, 150), 20.0)
     relief = box_mean(distance.to(torch.float64)).floor_().to(torch.int32)
@@ -59,8 +51,7 @@ def _water(clean: Tensor, liquid: Tensor, intensity: float) -> Tensor:
     relief = box_mean(relief.to(torch.float64)).add_(0.5).floor_()
     mask = (drops * relief).to(torch.float32)
     peak = mask.amax(dim=(1, 2), keepdim=True)
-    mask = (mask / torch.where(peak > 0, peak, 1.0)).mul_(intensity).unsqueeze(1)
-    return to_levels(clean + mask * _colour(WATER_COLOUR, clean.device))
+    return mask / torch.where(peak > 0, peak, 1.0)
 
 
 def correlate(planes: Tensor, kernel: tuple[tuple[int, ...], ...], border: filters.Border = "mirror") -> Tensor:

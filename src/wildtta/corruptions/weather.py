@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from wildtta.corruptions import filters
-from wildtta.corruptions.constants import Level
 from wildtta.corruptions.draws import Draws
 from wildtta.corruptions.filters import to_levels, to_unit
 
@@ -16,7 +15,7 @@ LUMA = (0.299, 0.587, 0.114)
 """Weights of red, green and blue in the grey value (ITU-R BT.601)."""
 
 
-def snow(images: Tensor, level: Level, draws: Draws) -> Tensor:
+def snow(images: Tensor, draws: Draws, *level: float) -> Tensor:
     """Whitened image under streaks of thresholded noise, twice (the second layer turned by 180 degrees).
 
     level: (mean, deviation, zoom, threshold) of the flakes, (radius, sigma) of their motion, weight of the
@@ -31,47 +30,36 @@ def snow(images: Tensor, level: Level, draws: Draws) -> Tensor:
     layer = filters.motion_blur(layer, int(radius), sigma, degrees).div_(255.0)
 
     clean = to_unit(images, torch.float32)
-    whitened = torch.maximum(clean, _grey(clean).mul_(1.5).add_(0.5))
+    # Summed green, red, blue with multiply-adds fused in float64: on grey pictures the blended values often sit
+    # on a grey level, where the last bit decides the truncation.
+    weights = torch.tensor(LUMA, dtype=torch.float32).double().tolist()
+    grey = torch.zeros_like(clean[:, :1])
+    for channel in (1, 0, 2):
+        grey = clean[:, channel : channel + 1].double().mul_(weights[channel]).add_(grey).float()
+    whitened = torch.maximum(clean, grey.mul_(1.5).add_(0.5))
     base = clean.mul_(blend).add_(whitened.mul_(1.0 - blend))
     return to_levels(base + layer + layer.flip((2, 3)))
 
 
-def _grey(clean: Tensor) -> Tensor:
-    """Grey value of float32 RGB, summed green, red, blue with multiply-adds fused in float64.
-
-    On grey pictures the blended values often sit on a grey level, where the last bit decides the truncation.
-    """
-    weights = torch.tensor(LUMA, dtype=torch.float32).double().tolist()
-    total = clean[:, 1:2].double().mul_(weights[1]).float()
-    for channel in (0, 2):
-        total = clean[:, channel : channel + 1].double().mul_(weights[channel]).add_(total).float()
-    return total
-
-
-def frost(images: Tensor, level: Level, draws: Draws, textures: Sequence[Tensor]) -> Tensor:
+def frost(images: Tensor, draws: Draws, *level: float, textures: Sequence[Tensor]) -> Tensor:
     """Weighted sum with a random cut of one of the frost textures.
 
     level: (weight of the image, weight of the frost, scale at which the textures were loaded); ``textures``
     are the five that the official scripts choose from, each at least as large as the images.
     """
-    image_weight, frost_weight = level[:2]
+    image_weight, frost_weight, _ = level
     count, _, height, width = images.shape
     chosen = [textures[choice] for choice in draws.integers_below([len(textures)] * count)]
     tops = draws.integers_below([max(texture.shape[1] - height, 1) for texture in chosen])
     lefts = draws.integers_below([max(texture.shape[2] - width, 1) for texture in chosen])
-    cuts = torch.stack(
-        [
-            texture[:, top : top + height, left : left + width]
-            for texture, top, left in zip(chosen, tops, lefts, strict=True)
-        ]
-    )
+    corners = zip(chosen, tops, lefts, strict=True)
+    cuts = torch.stack([texture[:, top : top + height, left : left + width] for texture, top, left in corners])
     mixed = images.to(torch.float64).mul_(image_weight).add_(cuts.to(torch.float64).mul_(frost_weight))
     return mixed.clamp_(0.0, 255.0)
 
 
-def fog(images: Tensor, level: Level, draws: Draws) -> Tensor:
-    """Plasma-fractal haze, rescaled to the clean maximum; level: (strength, decay of the plasma's detail)."""
-    strength, decay = level
+def fog(images: Tensor, draws: Draws, strength: float, decay: float) -> Tensor:
+    """Plasma-fractal haze, rescaled to the clean maximum; ``decay`` is that of the plasma's detail."""
     height, width = images.shape[2:]
     side = 1 << (max(height, width) - 1).bit_length()
     haze = plasma_fractal(draws, side, decay)[:, None, :height, :width]

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from wildtta.data.errors import BrokenImage
-from wildtta.data.image_files import EncodedImages, decode, is_jpeg, stack
+from wildtta.data.image_files import EncodedImages, decode, stack
 from wildtta.data.image_set import Corrupted, ImageSet, Indices, clean_set
 from wildtta.data.preprocessing import InputProtocol
 from wildtta.streams.labels import IntArray
@@ -34,19 +34,18 @@ def by_domain(domains: IntArray) -> Iterator[tuple[int, IntArray]]:
 
 def assembled(domains: IntArray, part: Callable[[int, IntArray], Tensor]) -> Tensor:
     """What `part` gives for the places of each domain, as one tensor in the order of `domains`."""
-    places, parts = zip(*((own, part(number, own)) for number, own in by_domain(domains)), strict=True)
+    places = dict(by_domain(domains))
+    parts = [part(number, own) for number, own in places.items()]
     if len(parts) == 1:
-        only: Tensor = parts[0]
-        return only
-    together = torch.cat(parts)
-    return together[torch.from_numpy(np.argsort(np.concatenate(places))).to(together.device)]
+        return parts[0]
+    return torch.cat(parts)[torch.from_numpy(np.argsort(np.concatenate([*places.values()])))]
 
 
 def corrupt_by_domain(sets: Sequence[ImageSet], images: Tensor, domains: IntArray, indices: IntArray) -> Tensor:
     """Images of `Corrupted` sets corrupted where they are; the others as they were."""
 
     def part(number: int, places: IntArray) -> Tensor:
-        image_set, own = sets[number], images[torch.from_numpy(places).to(images.device)]
+        image_set, own = sets[number], images[torch.from_numpy(places)]
         return image_set.apply(own, indices[places]) if isinstance(image_set, Corrupted) else own
 
     return assembled(domains, part)
@@ -93,14 +92,15 @@ class BatchReader(Dataset[ReadBatch]):
                 position = int(batch.indices[place])
                 try:
                     content = clean.encoded(position)
-                    if self.encoded and is_jpeg(content):
+                    # By its first bytes: a file may be called otherwise than it is.
+                    if self.encoded and content.startswith(b"\xff\xd8\xff"):
                         jpegs[place] = content
                     else:
                         images[place] = self.protocol.fit(decode(content, clean.where(position)))
                 except BrokenImage as problem:
                     broken.append(str(problem))
         kept = np.array(sorted(images), dtype=np.int64)
-        together = stack([images[i] for i in kept]) if len(kept) else torch.empty(0, 3, 0, 0, dtype=torch.uint8)
+        together = stack([images[i] for i in kept])
         if self.corrupt and len(kept):
             together = corrupt_by_domain(self.sets, together, batch.domains[kept], batch.indices[kept])
         return {

@@ -28,9 +28,9 @@ def open_data(name: str, root: Root | None = None, *, count: int = 4000, seed: i
         from wildtta.glyphs import Glyphs
 
         return Glyphs(count, seed=seed)
-    if name not in DATA_NAMES or name == "imagenet-c":
-        known = ", ".join(n for n in DATA_NAMES if n != "imagenet-c")
-        raise DataError(f"no clean data set is called {name!r}; known: {known}")
+    known = [clean for clean in DATA_NAMES if clean != "imagenet-c"]
+    if name not in known:
+        raise DataError(f"no clean data set is called {name!r}; known: {', '.join(known)}")
     if root is None:
         raise DataError(f"data {name!r} lies in files: name its folder, zip or tar as the data root")
     if name in VARIANTS:
@@ -56,7 +56,9 @@ def open_domains(
     """
     listed = as_domains(domains)
     distinct = dict.fromkeys(listed)  # gradual streams meet a severity twice
-    stored = _stored_corruptions(root) if name == "folder" and root is not None else {}
+    found = corruptions_in(root) if name == "folder" and root is not None and Path(root).is_dir() else {}
+    # By name: a folder of classes that are called 0, 1, 2 … looks like a corruption with severities too.
+    stored = {name: levels for name, levels in found.items() if name in (*CORRUPTIONS, *EXTRA_CORRUPTIONS)}
     opened: dict[Domain, ImageSet]
     if name == "imagenet-c":
         opened = {domain: _imagenet_c(root, domain) for domain in distinct}
@@ -79,15 +81,6 @@ def _imagenet_c(root: Root | None, domain: Domain) -> ImageSet:
     if domain.severity is None:
         raise DataError(f"ImageNet-C is stored by corruption and severity; {domain.name!r} came without a severity")
     return imagenet_c(root, domain.name, domain.severity)
-
-
-def _stored_corruptions(root: Root) -> dict[str, list[int]]:
-    """The corruptions in a folder on disk, each with its severities; nothing for a folder of classes."""
-    if not Path(root).is_dir():
-        return {}
-    # By name: a folder of classes that are called 0, 1, 2 … looks like a corruption with severities too.
-    known = (*CORRUPTIONS, *EXTRA_CORRUPTIONS)
-    return {name: levels for name, levels in corruptions_in(root).items() if name in known}
 
 
 def _stored_domain(root: Path, stored: dict[str, list[int]], domain: Domain) -> ImageSet:

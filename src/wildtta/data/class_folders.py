@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -49,12 +50,12 @@ def class_root(source: Source, under: str = "") -> str:
 
 def list_classes(source: Source, root: str, classes: Sequence[str]) -> EncodedImages:
     """The images of these class folders, class after class; some may be empty."""
-    files, labels = [], []
-    for label, name in enumerate(shown(classes, f"{source.path}: listing class folders", len(classes))):
+    files, counts = [], []
+    for name in shown(classes, f"{source.path}: listing class folders", len(classes)):
         images = [(source, file) for file in files_below(source, inside(root, name)) if is_image(file)]
         files += images
-        labels += [label] * len(images)
-    return EncodedImages(files, labels, classes)
+        counts.append(len(images))
+    return EncodedImages(files, np.repeat(np.arange(len(classes)), counts), list(classes))
 
 
 def read_classes(
@@ -66,14 +67,13 @@ def read_classes(
     expected: str,
     class_names: Sequence[str] | None = None,
     outputs: npt.NDArray[np.int64] | None = None,
-    equal_counts: bool = False,
-    usual_count: int | None = None,
+    per_class: int | None = None,
 ) -> EncodedImages:
     """The images of these class folders, in this order; an error for any that is missing or empty.
 
-    `class_names`: what the classes are called, where the folders are called otherwise. `equal_counts`: the
-    published set has equally many images in every class, so unequal ones mean that unpacking stopped on the
-    way. `usual_count`: how many those are; another number is noted, not refused.
+    `class_names`: what the classes are called, where the folders are called otherwise. `per_class`: how many
+    images every class has in the published set. Another number is noted, not refused, but unequal numbers
+    mean that unpacking stopped on the way.
     """
     found = source.folders(root)
     missing = sorted(set(classes) - set(found))
@@ -90,7 +90,7 @@ def read_classes(
     images = list_classes(source, root, classes)
     counts = np.bincount(images.labels, minlength=len(classes))
     most, fewest = int(counts.max()), int(counts.min())
-    if fewest == 0 or (equal_counts and fewest < most):
+    if fewest == 0 or (per_class is not None and fewest < most):
         problem = "without images" if fewest == 0 else "with fewer images than the others"
         lacking = int((counts == 0).sum() if fewest == 0 else (counts < most).sum())
         named = [f"{classes[i]} ({counts[i]})" for i in np.argsort(counts, kind="stable") if counts[i] < most]
@@ -100,5 +100,5 @@ def read_classes(
             found=f"{len(images)} images, {fewest} to {most} per class",
             remedy="the set is half-unpacked: unpack the archive again, completely",
         )
-    note = "" if usual_count in (None, most) else f"{most} images per class instead of {usual_count}"
-    return EncodedImages(images.files, images.labels, class_names or classes, outputs=outputs, note=note)
+    note = "" if per_class in (None, most) else f"{most} images per class instead of {per_class}"
+    return replace(images, classes=list(class_names or classes), outputs=outputs, note=note)

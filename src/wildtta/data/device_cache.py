@@ -10,7 +10,6 @@ from collections import OrderedDict
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from wildtta.data.batch_reading import read_fitted
 from wildtta.data.image_set import Corrupted, ImageSet, clean_set
@@ -41,15 +40,8 @@ class KeptImages:
             images = read_fitted(clean_set(self._set), part, self._protocol).to(self.pixels.device)
             if isinstance(self._set, Corrupted):
                 images = self._set.apply(images, part)
-            self.pixels[self._on_device(part)] = images
+            self.pixels[torch.from_numpy(part)] = images
             self._filled[part] = True
-
-    def take(self, positions: IntArray) -> Tensor:
-        """These images, which were filled before."""
-        return self.pixels[self._on_device(positions)]
-
-    def _on_device(self, positions: IntArray) -> Tensor:
-        return torch.from_numpy(positions).to(self.pixels.device)
 
 
 def kept_images(image_set: ImageSet, protocol: InputProtocol, device: torch.device) -> KeptImages | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +19,10 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tif
 
 
 def is_image(name: str) -> bool:
-    """Whether a file's name is that of an image."""
-    return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
+    return name.lower().endswith(IMAGE_SUFFIXES)
 
 
+@dataclass(eq=False)
 class EncodedImages:
     """Image files with labels.
 
@@ -31,20 +31,12 @@ class EncodedImages:
     says what is unusual about the data found (say, a reduced number of images), for the record of a result.
     """
 
-    def __init__(
-        self,
-        files: Sequence[tuple[Source, str]],
-        labels: npt.ArrayLike,
-        classes: Sequence[str],
-        *,
-        outputs: npt.NDArray[np.int64] | None = None,
-        note: str = "",
-    ) -> None:
-        self.files = files
-        self.labels: npt.NDArray[np.int64] = np.asarray(labels, dtype=np.int64)
-        self.classes = list(classes)
-        self.outputs = outputs
-        self.note = note
+    files: Sequence[tuple[Source, str]]
+    labels: npt.NDArray[np.int64]
+    classes: list[str]
+    _: KW_ONLY
+    outputs: npt.NDArray[np.int64] | None = None
+    note: str = ""
 
     def __len__(self) -> int:
         return len(self.files)
@@ -55,7 +47,6 @@ class EncodedImages:
         return source.where(name)
 
     def encoded(self, position: int) -> bytes:
-        """The bytes of an image's file."""
         source, name = self.files[position]
         try:
             return source.read(name)
@@ -89,11 +80,6 @@ def decode(encoded: bytes, name: str) -> Tensor:
     return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
 
 
-def is_jpeg(encoded: bytes) -> bool:
-    """Whether the bytes begin as a JPEG does, whatever the file is called."""
-    return encoded[:3] == b"\xff\xd8\xff"
-
-
 def decode_jpegs_on(device: torch.device, encoded: Sequence[Tensor]) -> list[Tensor]:
     """JPEGs (uint8 tensors of file bytes) decoded by the GPU's hardware to uint8 RGB images there.
 
@@ -117,4 +103,4 @@ def stack(images: Sequence[Tensor]) -> Tensor:
             f"images of different sizes cannot form a batch: from {sizes[0][0]}x{sizes[0][1]} to {sizes[-1][0]}x"
             f"{sizes[-1][1]} (HxW); load them with a protocol that has a size: paper, timm, custom:size=..."
         )
-    return torch.stack(list(images))
+    return torch.stack(list(images)) if images else torch.empty(0, 3, 0, 0, dtype=torch.uint8)

@@ -101,12 +101,10 @@ class Corrupted:
 
     @property
     def outputs(self) -> npt.NDArray[np.int64] | None:
-        """Positions of the classes among a network's outputs, where the clean set knows them."""
         return getattr(self.clean, "outputs", None)
 
     @property
     def note(self) -> str:
-        """What is unusual about the clean data."""
         return getattr(self.clean, "note", "")
 
     def __len__(self) -> int:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wildtta.data.class_folders import class_root, read_classes
-from wildtta.data.errors import DataError, layout_error, some_of
+from wildtta.data.errors import layout_error, some_of
 from wildtta.data.image_files import EncodedImages
 from wildtta.data.sources import Source, open_source
 
@@ -24,8 +24,8 @@ def imagenet_classes(variant: str = "") -> tuple[str, ...]:
     if package is None or not package.submodule_search_locations:
         raise ImportError("ImageNet's class lists come with timm: pip install 'wildtta[zoo]'")
     name = f"imagenet_{variant}_synsets.txt" if variant else "imagenet_synsets.txt"
-    listed = Path(package.submodule_search_locations[0], "data", "_info", name).read_text(encoding="utf-8").split()
-    return tuple(listed)
+    listed = Path(package.submodule_search_locations[0], "data", "_info", name)
+    return tuple(listed.read_text(encoding="utf-8").split())
 
 
 class Variant(NamedTuple):
@@ -39,12 +39,6 @@ class Variant(NamedTuple):
     """Class folders are called 0..999 (ImageNet-V2) instead of by wnid."""
     per_class: int | None = None
     """Images per class, where all classes have equally many."""
-
-    @property
-    def layout(self) -> str:
-        kind = "number 0..999" if self.numbered else "wnid"
-        count = "" if self.per_class is None else f" of {self.per_class} images"
-        return f"<root>/<{kind}>/<image>, {200 if self.subset else 1000} class folders{count}"
 
 
 _V2_FOLDERS = tuple(f"imagenetv2-{kind}-format-val" for kind in ("matched-frequency", "threshold0.7", "top-images"))
@@ -65,32 +59,27 @@ def imagenet_variant(name: str, root: str | os.PathLike[str]) -> EncodedImages:
     Labels count the set's own classes; where these are a subset of the 1000 (-R, -A), `outputs` holds their
     positions among a network's outputs (`restrict_classes` cuts a network down to them).
     """
-    if name not in VARIANTS:
-        raise DataError(f"unknown ImageNet variant {name!r}; known: {', '.join(VARIANTS)}")
     variant = VARIANTS[name]
     source = open_source(root)
     wnids, every = imagenet_classes(variant.subset), imagenet_classes()
-    folders = tuple(str(i) for i in range(len(wnids))) if variant.numbered else wnids
-    return read_classes(
-        source,
-        _root_of(source, variant, folders),
-        folders,
-        what=f"{variant.title} in {source.path}",
-        expected=variant.layout,
-        class_names=wnids,
-        outputs=np.array([every.index(wnid) for wnid in wnids], dtype=np.int64) if variant.subset else None,
-        equal_counts=variant.per_class is not None,
-        usual_count=variant.per_class,
-    )
-
-
-def _root_of(source: Source, variant: Variant, folders: tuple[str, ...]) -> str:
-    """Where the class folders are: in the root, the archive's folder, or folders that only wrap them."""
+    folders = tuple(map(str, range(len(wnids)))) if variant.numbered else wnids
     top = source.folders()
     if set(top) & set(folders):
-        return ""
-    named = [name for name in variant.folders if name in top]
-    return named[0] if named else class_root(source)
+        place = ""
+    else:
+        place = next((known for known in variant.folders if known in top), None) or class_root(source)
+    kind = "number 0..999" if variant.numbered else "wnid"
+    count = "" if variant.per_class is None else f" of {variant.per_class} images"
+    return read_classes(
+        source,
+        place,
+        folders,
+        what=f"{variant.title} in {source.path}",
+        expected=f"<root>/<{kind}>/<image>, {len(wnids)} class folders{count}",
+        class_names=wnids,
+        outputs=np.array([every.index(wnid) for wnid in wnids], dtype=np.int64) if variant.subset else None,
+        per_class=variant.per_class,
+    )
 
 
 ARCHIVES = ("noise", "blur", "weather", "digital", "extra")
@@ -131,8 +120,7 @@ def imagenet_c(root: str | os.PathLike[str], corruption: str, severity: int) -> 
         imagenet_classes(),
         what=f"ImageNet-C {corruption} {severity} in {source.path}",
         expected=CORRUPTED_LAYOUT,
-        equal_counts=True,
-        usual_count=50,
+        per_class=50,
     )
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from wildtta.data.batch_reading import BatchReader, ReadBatch, assembled, corrupt_by_domain
-from wildtta.data.device_cache import KeptImages, kept_images
+from wildtta.data.device_cache import kept_images
 from wildtta.data.errors import BrokenImage, DataError
 from wildtta.data.image_files import EncodedImages, decode, decode_jpegs_on, stack
 from wildtta.data.image_set import ImageSet, Indices, clean_set
@@ -20,8 +20,6 @@ from wildtta.data.preprocessing import InputProtocol, input_protocol
 from wildtta.streams.labels import IntArray
 from wildtta.streams.stream import Batch, Stream, given
 
-ON_ERROR = ("raise", "skip")
-DECODERS = ("cpu", "gpu")
 _GATHERED_AT_ONCE = 1024
 
 
@@ -74,11 +72,9 @@ class StreamLoader:
             if last >= len(image_set):
                 asked = f"image {last} of {stream.domains[number]}"
                 raise DataError(f"the stream asks for {asked}, whose set has {len(image_set)} images")
-        if on_error not in ON_ERROR or decoder not in DECODERS:
-            raise DataError(
-                f"on_error must be one of {', '.join(ON_ERROR)} and decoder one of {', '.join(DECODERS)}, "
-                f"got {on_error!r} and {decoder!r}"
-            )
+        if on_error not in ("raise", "skip") or decoder not in ("cpu", "gpu"):
+            allowed = "on_error must be one of raise, skip and decoder one of cpu, gpu"
+            raise DataError(f"{allowed}, got {on_error!r} and {decoder!r}")
         self.device = torch.device(device)
         if decoder == "gpu" and self.device.type != "cuda":
             raise DataError(f"decoder='gpu' needs a CUDA device, got device {str(self.device)!r}; use decoder='cpu'")
@@ -95,7 +91,6 @@ class StreamLoader:
         """What was wrong with the images skipped so far, by file."""
 
     def __len__(self) -> int:
-        """The number of batches of the stream."""
         return self.stream.batch_count
 
     def __iter__(self) -> Iterator[LoadedBatch]:
@@ -106,40 +101,34 @@ class StreamLoader:
         return self._batches(lambda images: images)
 
     def _batches(self, finish: Callable[[Tensor], Tensor]) -> Iterator[LoadedBatch]:
-        kept = self._kept_sets() if self.cache else None
-        for images, batches in self._from_files() if kept is None else self._from_cache(kept):
+        all_labels = [torch.tensor(image_set.labels) for image_set in self.sets]
+        for images, batches in self._from_cache() if self.cache else self._from_files():
             sizes = [len(batch.indices) for batch in batches]
-            domains, indices = _joined(batches)
-            labels = torch.split(self._labels(domains, indices).to(self.device), sizes)
+            labels = torch.split(_gathered(batches, all_labels).to(self.device), sizes)
             for batch, inputs, own in zip(batches, torch.split(finish(images), sizes), labels, strict=True):
                 yield LoadedBatch(inputs, own, *batch)
 
-    def _kept_sets(self) -> list[KeptImages] | None:
-        """All that the stream needs, on the device; None where a set is too large for it."""
-        found = [kept_images(image_set, self.protocol, self.device) for image_set in self.sets]
-        fitting = [kept for kept in found if kept is not None]
-        if len(fitting) < len(found):
-            return None
-        for number, kept in enumerate(fitting):
-            kept.fill(np.unique(self.stream.index[self.stream.domain == number]))
-        return fitting
-
-    def _from_cache(self, kept: Sequence[KeptImages]) -> Iterator[tuple[Tensor, list[Batch]]]:
+    def _from_cache(self) -> Iterator[tuple[Tensor, list[Batch]]]:
         """Several batches at once: at batch size 1 many small copies would cost more than the network."""
+        found = [kept_images(image_set, self.protocol, self.device) for image_set in self.sets]
+        kept = [images for images in found if images is not None]
+        if len(kept) < len(found):
+            yield from self._from_files()
+            return
+        for number, images in enumerate(kept):
+            images.fill(np.unique(self.stream.index[self.stream.domain == number]))
+        every = range(len(self))
         at_once = -(-_GATHERED_AT_ONCE // self.stream.batch_size)
-        for start in range(0, len(self), at_once):
-            batches = [self.stream.batch(number) for number in range(start, min(start + at_once, len(self)))]
-            domains, indices = _joined(batches)
-            yield _gathered(kept, domains, indices), batches
+        for start in every[::at_once]:
+            batches = [self.stream.batch(number) for number in every[start : start + at_once]]
+            yield _gathered(batches, [images.pixels for images in kept]), batches
 
     def _from_files(self) -> Iterator[tuple[Tensor, list[Batch]]]:
         in_worker = self.device.type == "cpu"
-        encoded = self.decoder == "gpu"
-        reader = BatchReader(self.sets, self.stream, self.protocol, encoded=encoded, corrupt=in_worker)
+        reader = BatchReader(self.sets, self.stream, self.protocol, encoded=self.decoder == "gpu", corrupt=in_worker)
         loader: DataLoader[ReadBatch] = DataLoader(
             reader,
             batch_size=None,
-            shuffle=False,
             num_workers=self.workers,
             pin_memory=self.device.type == "cuda",
             # Otherwise the loader takes a base seed for its workers from the global generator.
@@ -164,34 +153,31 @@ class StreamLoader:
         kept = read["kept"].numpy()
         if not len(read["jpeg_kept"]):
             return kept, images
-        jpegs = list(torch.split(read["jpegs"], read["jpeg_sizes"].tolist()))
-        positions, decoded = self._decoded_on_device(batch, read["jpeg_kept"].numpy(), jpegs)
-        if not decoded:
-            return kept, images
-        places = np.concatenate([kept, positions])
-        order = np.argsort(places, kind="stable")
-        parts = [*images, *decoded]
-        return places[order], stack([parts[i] for i in order])
+        jpegs = torch.split(read["jpegs"], read["jpeg_sizes"].tolist())
+        decoded = self._decoded_jpegs(batch, dict(zip(read["jpeg_kept"].tolist(), jpegs, strict=True)))
+        decoded.update(zip(kept.tolist(), images, strict=True))
+        places = sorted(decoded)
+        return np.array(places, dtype=np.int64), stack([decoded[place] for place in places])
 
-    def _decoded_on_device(
-        self, batch: Batch, positions: IntArray, jpegs: list[Tensor]
-    ) -> tuple[IntArray, list[Tensor]]:
+    def _decoded_jpegs(self, batch: Batch, jpegs: dict[int, Tensor]) -> dict[int, Tensor]:
+        """By their places in the batch. Those that are broken are left out."""
+        decoded = {}
         try:
-            return positions, [self.protocol.fit(i) for i in decode_jpegs_on(self.device, jpegs)]
+            for place, image in zip(jpegs, decode_jpegs_on(self.device, list(jpegs.values())), strict=True):
+                decoded[place] = self.protocol.fit(image)
+            return decoded
         except RuntimeError as error:
             warnings.warn(f"the GPU could not decode a batch of JPEGs, so the CPU does: {error}", stacklevel=5)
         # One file that the hardware can't decode (CMYK, broken) fails the whole call: Pillow tells which.
-        decoded: dict[int, Tensor] = {}
-        for position, jpeg in zip(positions.tolist(), jpegs, strict=True):
-            files = clean_set(self.sets[int(batch.domains[position])])
+        for place, jpeg in jpegs.items():
+            files = clean_set(self.sets[int(batch.domains[place])])
             assert isinstance(files, EncodedImages), "only files are handed over undecoded"
             try:
-                image = decode(jpeg.numpy().tobytes(), files.where(int(batch.indices[position])))
+                image = decode(jpeg.numpy().tobytes(), files.where(int(batch.indices[place])))
+                decoded[place] = self.protocol.fit(image.to(self.device))
             except BrokenImage as problem:
                 self._report(str(problem))
-            else:
-                decoded[position] = self.protocol.fit(image.to(self.device))
-        return np.array(list(decoded), dtype=np.int64), list(decoded.values())
+        return decoded
 
     def _report(self, problem: str) -> None:
         if self.on_error == "raise":
@@ -199,17 +185,12 @@ class StreamLoader:
         self.broken.append(problem)
         warnings.warn(f"skipped a broken image ({len(self.broken)} so far): {problem}", stacklevel=5)
 
-    def _labels(self, domains: IntArray, indices: IntArray) -> Tensor:
-        return assembled(domains, lambda number, places: torch.from_numpy(self.sets[number].labels[indices[places]]))
 
-
-def _joined(batches: Sequence[Batch]) -> tuple[IntArray, IntArray]:
-    """Domains and indices of several batches."""
-    return np.concatenate([b.domains for b in batches]), np.concatenate([b.indices for b in batches])
-
-
-def _gathered(kept: Sequence[KeptImages], domains: IntArray, indices: IntArray) -> Tensor:
-    return assembled(domains, lambda number, places: kept[number].take(indices[places]))
+def _gathered(batches: Sequence[Batch], of_sets: Sequence[Tensor]) -> Tensor:
+    """What these batches take from one tensor per set, whose rows are its images."""
+    indices = np.concatenate([batch.indices for batch in batches])
+    domains = np.concatenate([batch.domains for batch in batches])
+    return assembled(domains, lambda number, places: of_sets[number][torch.from_numpy(indices[places])])
 
 
 class Loader(StreamLoader):

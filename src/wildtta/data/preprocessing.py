@@ -25,8 +25,6 @@ Triple = tuple[float, float, float]
 IMAGENET_MEAN: Triple = (0.485, 0.456, 0.406)
 IMAGENET_STD: Triple = (0.229, 0.224, 0.225)
 
-INTERPOLATIONS = ("bilinear", "bicubic")
-
 
 @dataclass(frozen=True)
 class InputProtocol:
@@ -42,8 +40,8 @@ class InputProtocol:
     interpolation: str = "bilinear"
 
     def __post_init__(self) -> None:
-        if self.interpolation not in INTERPOLATIONS:
-            raise DataError(f"interpolation must be one of {', '.join(INTERPOLATIONS)}, got {self.interpolation!r}")
+        if self.interpolation not in ("bilinear", "bicubic"):
+            raise DataError(f"interpolation must be one of bilinear, bicubic, got {self.interpolation!r}")
         if min(self.std) <= 0:
             raise DataError(f"std must be positive, got {self.std}")
         if self.resize is not None and (self.size is None or self.resize < self.size):
@@ -54,18 +52,23 @@ class InputProtocol:
 
     def fit(self, images: Tensor) -> Tensor:
         """Images [..., 3, H, W] resized and cropped to the protocol's size; the dtype stays."""
-        height, width = images.shape[-2:]
-        if self.size is None or (height, width) == (self.size, self.size):
+        if self.size is None or images.shape[-2:] == (self.size, self.size):
             return images
         if self.resize is not None:
             images = _resize_shorter_side(images, self.resize, self.interpolation)
-        return _centre_crop(images, self.size)
+        height, width = images.shape[-2:]
+        if min(height, width) < self.size:
+            raise DataError(
+                f"an image of {height}x{width} is smaller than the crop of {self.size}; use a protocol that resizes "
+                "(paper, timm, custom:...,resize=...) or keeps the size (native)"
+            )
+        top, left = round((height - self.size) / 2), round((width - self.size) / 2)
+        return images[..., top : top + self.size, left : left + self.size]
 
     def normalise(self, images: Tensor, *, dtype: torch.dtype = torch.float32) -> Tensor:
         """(x - mean) / std per channel, where uint8 is first divided by 255."""
         values = images.to(dtype).div_(255) if images.dtype == torch.uint8 else images.clone()
-        mean = torch.tensor(self.mean, dtype=values.dtype, device=values.device).view(3, 1, 1)
-        std = torch.tensor(self.std, dtype=values.dtype, device=values.device).view(3, 1, 1)
+        mean, std = values.new_tensor([self.mean, self.std]).view(2, 3, 1, 1)
         return values.sub_(mean).div_(std)
 
 
@@ -127,14 +130,13 @@ def _timm_protocol(network: nn.Module | None) -> InputProtocol:
             f"protocol 'timm' does centre crops of square RGB inputs; this network asks for {config['input_size']} and "
             f"crop mode {config.get('crop_mode')!r}. Use 'custom:size=...,mean=...,std=...'"
         )
-    size = int(height)
     return InputProtocol(
         "timm",
         mean=_triple(config["mean"]),
         std=_triple(config["std"]),
-        size=size,
-        resize=math.floor(size / float(config.get("crop_pct") or 1.0)),
-        interpolation=str(config.get("interpolation") or "bicubic"),
+        size=height,
+        resize=math.floor(height / (config.get("crop_pct") or 1.0)),
+        interpolation=config.get("interpolation") or "bicubic",
     )
 
 
@@ -176,17 +178,6 @@ def _resize_shorter_side(images: Tensor, length: int, interpolation: str) -> Ten
     # uint8 is resized as it is on the CPU only.
     values = batch.float() if batch.dtype == torch.uint8 and batch.device.type != "cpu" else batch
     resized = nn.functional.interpolate(values, target, mode=interpolation, antialias=True)
-    if images.dtype == torch.uint8 and resized.dtype != torch.uint8:
+    if resized.dtype != images.dtype:
         resized = resized.round_().clamp_(0, 255).to(torch.uint8)
     return resized if images.ndim == 4 else resized[0]
-
-
-def _centre_crop(images: Tensor, size: int) -> Tensor:
-    height, width = images.shape[-2:]
-    if min(height, width) < size:
-        raise DataError(
-            f"an image of {height}x{width} is smaller than the crop of {size}; use a protocol that resizes (paper, "
-            "timm, custom:...,resize=...) or keeps the size (native)"
-        )
-    top, left = round((height - size) / 2), round((width - size) / 2)
-    return images[..., top : top + size, left : left + size]

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+
+import numpy as np
 
 from wildtta.data.errors import DataError, layout_error, some_of
 from wildtta.data.image_files import EncodedImages, is_image
@@ -29,16 +31,12 @@ def shards(
     these. `classes` names the classes; without it they are called by their numbers.
     """
     paths = _shard_paths(path)
-    files: list[tuple[TarSource, str]] = []
-    labels: list[int] = []
-    for shard in shown(paths, f"{path}: listing shards", len(paths)):
-        source = TarSource(shard)
-        for image, label in _samples(source):
-            files.append((source, image))
-            labels.append(label)
-    if not files:
+    sources = map(TarSource, shown(paths, f"{path}: listing shards", len(paths)))
+    samples = [(source, image, label) for source in sources for image, label in _samples(source)]
+    if not samples:
         raise layout_error(f"{path}: no samples in the shards", expected=LAYOUT, found="shards without images")
-    return EncodedImages(files, labels, class_names(labels, classes))
+    labels = np.array([label for *_, label in samples], dtype=np.int64)
+    return EncodedImages([(source, image) for source, image, _ in samples], labels, class_names(labels, classes))
 
 
 def _shard_paths(path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[Path]:
@@ -64,19 +62,17 @@ def _shard_paths(path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
     return found
 
 
-def _samples(source: TarSource) -> list[tuple[str, int]]:
+def _samples(source: TarSource) -> Iterator[tuple[str, int]]:
     """(name of the image file, label) of every sample in a shard, in the shard's order."""
     by_key: dict[str, dict[str, str]] = {}
     for name in files_below(source):
         folder, _, last = name.rpartition("/")
         key, _, kind = last.partition(".")  # a sample's key ends at the first dot of the file's name
         by_key.setdefault(f"{folder}/{key}", {})[kind.lower()] = name
-    samples = []
     for parts in by_key.values():
-        images = [name for name in parts.values() if is_image(name)]
-        if images:
-            samples.append((images[0], _label(source, images[0], parts)))
-    return samples
+        image = next(filter(is_image, parts.values()), None)
+        if image is not None:
+            yield image, _label(source, image, parts)
 
 
 def _label(source: TarSource, image: str, parts: dict[str, str]) -> int:

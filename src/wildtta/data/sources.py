@@ -10,6 +10,7 @@ import os
 import tarfile
 import zipfile
 from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -44,11 +45,11 @@ def files_below(source: Source, under: str = "") -> list[str]:
     return names
 
 
+@dataclass(frozen=True)
 class FolderSource:
     """Files of a folder on disk."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    path: Path
 
     def folders(self, under: str = "") -> list[str]:
         """Names of the folders directly in `under`, sorted."""
@@ -137,7 +138,6 @@ class TarSource(_ArchiveTree):
 
     def read(self, name: str) -> bytes:
         return self._read_at(*self._span[name])
-
 
     def _read_at(self, offset: int, size: int) -> bytes:
         with self.path.open("rb") as file:

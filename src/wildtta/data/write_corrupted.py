@@ -17,8 +17,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
-from multiprocessing.connection import wait as wait_for_process
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
@@ -30,7 +29,7 @@ from wildtta.corruptions.frost_textures import find_folder
 from wildtta.data.class_folders import LAYOUT, class_root, list_classes
 from wildtta.data.errors import BrokenImage, DataError, layout_error, some_of
 from wildtta.data.image_files import EncodedImages
-from wildtta.data.preprocessing import IMAGENET_MEAN, IMAGENET_STD, InputProtocol
+from wildtta.data.preprocessing import PROTOCOLS
 from wildtta.data.sources import open_source
 
 SETTINGS_FILE = "corruption-settings.json"
@@ -52,17 +51,6 @@ class Settings:
     constants: Constants = "auto"
     frost_dir: str | None = None
     device: str = "cpu"
-
-    def fingerprint(self, images: int) -> dict[str, object]:
-        """What must not change between a run and its continuation."""
-        return {
-            "seed": self.seed,
-            "size": self.size,
-            "constants": self.constants,
-            "frost": "generated" if find_folder(self.frost_dir) is None else "original",
-            "device": torch.device(self.device).type,
-            "images": images,
-        }
 
 
 @dataclass
@@ -107,12 +95,13 @@ def write_corrupted(
         raise ValueError(f"workers must be at least 1, got {workers}")
     settings = settings or Settings()
     images = _clean_images(source)
-    writer = _Writer(images, _output_names(images), Path(destination), tuple(severities), settings, broken)
-    starts = range(0, len(images), _IMAGES_PER_JOB)
-    jobs = [(name, range(start, min(start + _IMAGES_PER_JOB, len(images)))) for name in corruptions for start in starts]
+    writer = _Writer(images, _output_names(images), Path(destination), severities, settings, broken)
+    every = range(len(images))
+    parts = [every[start : start + _IMAGES_PER_JOB] for start in every[::_IMAGES_PER_JOB]]
+    jobs = [(name, part) for name in corruptions for part in parts]
     progress = Progress(total=len(images) * len(corruptions) * len(severities))
     with _exclusive(writer.destination):
-        _check_settings(writer.destination, settings.fingerprint(len(images)))
+        _check_settings(writer)
         for result in _results(writer, jobs, workers):
             progress.written += result.written
             progress.kept += result.kept
@@ -166,16 +155,18 @@ def _exclusive(target: Path) -> Iterator[None]:
         yield
 
 
-def _check_settings(target: Path, fingerprint: dict[str, object]) -> None:
+def _check_settings(writer: _Writer) -> None:
     """Refuse to mix files of different settings in one folder."""
+    settings, target = writer.settings, writer.destination
+    current = asdict(settings) | {"device": torch.device(settings.device).type, "images": len(writer.images)}
+    current["frost"] = "generated" if find_folder(current.pop("frost_dir")) is None else "original"
     path = target / SETTINGS_FILE
     if not path.exists():
         temporary = target / _PARTIAL_FOLDER / SETTINGS_FILE
-        temporary.write_text(json.dumps(fingerprint, indent=1) + "\n")
+        temporary.write_text(json.dumps(current, indent=1) + "\n")
         os.replace(temporary, path)
     found = json.loads(path.read_text())
-    differing = [name for name, value in fingerprint.items() if found.get(name) != value]
-    changed = [f"{name}: {found.get(name)!r}, now {fingerprint[name]!r}" for name in differing]
+    changed = [f"{name}: {found.get(name)!r}, now {now!r}" for name, now in current.items() if found.get(name) != now]
     if changed:
         raise DataError(
             f"{target} was begun with other settings ({'; '.join(changed)}); repeat those or choose another folder"
@@ -193,11 +184,12 @@ def _results(writer: _Writer, jobs: list[Job], workers: int) -> Iterator[Progres
         return
     # "spawn": a fork of a process that holds a CUDA context or running threads is not usable.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=(writer,)) as pool:
+    with ProcessPoolExecutor(workers, context, _start_worker, (writer,)) as pool:
         yield from pool.map(_write_in_worker, jobs)
 
 
-_worker: _Writer | None = None
+_worker: _Writer
+"""Of a worker process, set before its first job."""
 
 
 def _start_worker(writer: _Writer) -> None:
@@ -213,12 +205,11 @@ def _end_with_parent() -> None:
     """A worker whose parent was killed must not go on writing next to the run that continues the work."""
     parent = multiprocessing.parent_process()
     if parent is not None:
-        wait_for_process([parent.sentinel])
+        parent.join()
         os._exit(1)
 
 
 def _write_in_worker(job: Job) -> Progress:
-    assert _worker is not None, "the pool's initializer has run before any job"
     return _worker.write(job)
 
 
@@ -229,63 +220,55 @@ class _Writer:
     images: EncodedImages
     outputs: list[str]
     destination: Path
-    severities: tuple[int, ...]
+    severities: Sequence[int]
     settings: Settings
     broken: Literal["fatal", "skip"]
 
     def write(self, job: Job) -> Progress:
-        corruption, positions = job
-        done = Progress(total=len(positions) * len(self.severities))
-        missing = {
-            severity: [position for position in positions if not self._output(corruption, severity, position).exists()]
-            for severity in self.severities
-        }
-        done.kept = done.total - sum(len(absent) for absent in missing.values())
-        decoded: dict[int, Tensor] = {}
-        for position in sorted({position for absent in missing.values() for position in absent}):
-            image = self._clean(position)
-            if isinstance(image, BrokenImage):
-                done.broken.append(str(image))
-            else:
-                decoded[position] = image
-        for severity, absent in missing.items():
-            same_size: dict[torch.Size, list[int]] = defaultdict(list)
-            for position in filter(decoded.__contains__, absent):
-                same_size[decoded[position].shape].append(position)
-            for group in same_size.values():
-                self._write_group(corruption, severity, group, torch.stack([decoded[position] for position in group]))
-                done.written += len(group)
-        return done
-
-    def _output(self, corruption: str, severity: int, position: int) -> Path:
-        return self.destination / corruption / str(severity) / self.outputs[position]
-
-    def _clean(self, position: int) -> Tensor | BrokenImage:
-        size = self.settings.size
-        resize = None if size is None else round(size * 256 / 224)
-        try:
-            return InputProtocol("cut", IMAGENET_MEAN, IMAGENET_STD, size, resize).fit(self.images.decoded(position))
-        except BrokenImage as error:
-            if self.broken == "fatal":
-                raise
-            return error
-
-    def _write_group(self, corruption: str, severity: int, positions: list[int], images: Tensor) -> None:
         from PIL import Image
 
-        settings = self.settings
-        corrupted = corrupt(
-            images.to(settings.device),
-            corruption,
-            severity,
-            seed=settings.seed,
-            index=positions,
-            constants=settings.constants,
-            frost_dir=settings.frost_dir,
-        )
-        for position, pixels in zip(positions, corrupted.permute(0, 2, 3, 1).cpu().numpy(), strict=True):
-            output = self._output(corruption, severity, position)
-            output.parent.mkdir(parents=True, exist_ok=True)
-            temporary = self.destination / _PARTIAL_FOLDER / f"{os.getpid()}.JPEG"
-            Image.fromarray(pixels).save(temporary, quality=_JPEG_QUALITY, optimize=True)
-            os.replace(temporary, output)
+        corruption, positions = job
+        outputs = {
+            (severity, position): self.destination / corruption / str(severity) / self.outputs[position]
+            for severity in self.severities
+            for position in positions
+        }
+        missing = [place for place, output in outputs.items() if not output.exists()]
+        done = Progress(total=len(outputs), kept=len(outputs) - len(missing))
+        decoded = self._decoded(sorted({position for _, position in missing}), done)
+        same_size: dict[tuple[int, torch.Size], list[int]] = defaultdict(list)
+        for severity, position in missing:
+            if position in decoded:
+                same_size[severity, decoded[position].shape].append(position)
+        for (severity, _), group in same_size.items():
+            corrupted = corrupt(
+                torch.stack([decoded[position] for position in group]).to(self.settings.device),
+                corruption,
+                severity,
+                seed=self.settings.seed,
+                index=group,
+                constants=self.settings.constants,
+                frost_dir=self.settings.frost_dir,
+            )
+            for position, pixels in zip(group, corrupted.permute(0, 2, 3, 1).cpu().numpy(), strict=True):
+                outputs[severity, position].parent.mkdir(parents=True, exist_ok=True)
+                temporary = self.destination / _PARTIAL_FOLDER / f"{os.getpid()}.JPEG"
+                Image.fromarray(pixels).save(temporary, quality=_JPEG_QUALITY, optimize=True)
+                os.replace(temporary, outputs[severity, position])
+            done.written += len(group)
+        return done
+
+    def _decoded(self, positions: list[int], done: Progress) -> dict[int, Tensor]:
+        size = self.settings.size
+        protocol = replace(PROTOCOLS["native"], size=size, resize=None if size is None else round(size * 256 / 224))
+        decoded = {}
+        for position in positions:
+            try:
+                image = self.images.decoded(position)
+            except BrokenImage as problem:
+                if self.broken == "fatal":
+                    raise
+                done.broken.append(str(problem))
+                continue
+            decoded[position] = protocol.fit(image)
+        return decoded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -27,18 +28,30 @@ def source_images(
     return open_data(name, root)
 
 
-def shuffled_batches(
-    images: ImageSet, protocol: InputProtocol, *, batch_size: int, epoch: int, seed: int = 0, workers: int = 0
-) -> Iterator[Tensor]:
+@dataclass(frozen=True, kw_only=True)
+class TrainingPlan:
+    """What both plans say: which batches are read, and by how many processes."""
+
+    batch_size: int
+    seed: int = 0
+    workers: int = 0
+
+    def require_at_least_one(self, *names: str) -> None:
+        for name in names:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+
+def shuffled_batches(images: ImageSet, protocol: InputProtocol, plan: TrainingPlan, epoch: int) -> Iterator[Tensor]:
     """One epoch of uint8 batches [n, 3, H, W]; its order is a function of (seed, epoch).
 
     A last short batch is left out, unless it is the only one.
     """
-    order = torch.randperm(len(images), generator=torch_generator(1_000_003 * seed + epoch)).numpy()
-    whole = len(order) - len(order) % batch_size
-    loader = StreamLoader([images], given(order[: whole or None], batch_size), protocol=protocol, workers=workers)
-    for batch in loader.pixels():
-        yield batch.images
+    order = torch.randperm(len(images), generator=torch_generator(1_000_003 * plan.seed + epoch)).numpy()
+    whole = len(order) - len(order) % plan.batch_size
+    stream = given(order[: whole or None], plan.batch_size)
+    loader = StreamLoader([images], stream, protocol=protocol, workers=plan.workers)
+    return (batch.images for batch in loader.pixels())
 
 
 def gradient_step(loss: Tensor, parameters: list[nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
@@ -47,10 +60,3 @@ def gradient_step(loss: Tensor, parameters: list[nn.Parameter], optimizer: torch
     torch.autograd.backward(loss)
     nn.utils.clip_grad_norm_(parameters, LARGEST_GRADIENT)
     optimizer.step()
-
-
-def require_at_least_one(plan: object, *names: str) -> None:
-    """An error for a number in a plan that is below 1."""
-    for name in names:
-        if getattr(plan, name) < 1:
-            raise ValueError(f"{name} must be at least 1, got {getattr(plan, name)}")

@@ -7,21 +7,20 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 from wildtta.data import ImageSet, InputProtocol
 from wildtta.methods.dda.diffusion import DiffusionModel, diffusers_library
 from wildtta.progress import shown
 from wildtta.randomness import torch_generator
-from wildtta.training.batches import gradient_step, require_at_least_one, shuffled_batches
+from wildtta.training.batches import TrainingPlan, gradient_step, shuffled_batches
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiffusionPlan:
+class DiffusionPlan(TrainingPlan):
     """A UNet's size and how it is trained: noise prediction, AdamW, an average of the weights is kept."""
 
     steps: int = 4000
@@ -31,30 +30,13 @@ class DiffusionPlan:
     layers: int = 1
     average: float = 0.995
     """Weight of the old value in the average of the weights, which is what is kept."""
-    seed: int = 0
-    workers: int = 0
 
     def __post_init__(self) -> None:
-        require_at_least_one(self, "steps", "batch_size", "layers")
+        self.require_at_least_one("steps", "batch_size", "layers")
         if not self.lr > 0:
             raise ValueError(f"lr must be positive, got {self.lr}")
         if len(self.channels) < 2 or any(width % 8 for width in self.channels):
             raise ValueError(f"channels must be at least two multiples of 8 (group norms), got {self.channels}")
-
-
-def small_unet(plan: DiffusionPlan, side: int) -> nn.Module:
-    """A convolutional UNet without attention: what a CPU can train and run on small images."""
-    levels = len(plan.channels)
-    unet: nn.Module = diffusers_library().UNet2DModel(
-        sample_size=side,
-        block_out_channels=plan.channels,
-        layers_per_block=plan.layers,
-        down_block_types=("DownBlock2D",) * levels,
-        up_block_types=("UpBlock2D",) * levels,
-        norm_num_groups=8,
-        add_attention=False,
-    )
-    return unet
 
 
 def train_diffusion(
@@ -67,20 +49,32 @@ def train_diffusion(
     """min over θ of E ‖ε − ε_θ(√ᾱ_t x + √(1 − ᾱ_t) ε, t)‖² on images in [−1, 1] (Ho et al. 2020)."""
     scheduler = diffusers_library().DDPMScheduler()
     generator = torch_generator(plan.seed, device)
-    order = {"batch_size": plan.batch_size, "seed": plan.seed, "workers": plan.workers}
-    epochs = (shuffled_batches(images, protocol, epoch=epoch, **order) for epoch in itertools.count())
+    epochs = (shuffled_batches(images, protocol, plan, epoch) for epoch in itertools.count())
     batches = itertools.islice(itertools.chain.from_iterable(epochs), plan.steps)
     first = next(batches)
     with torch.random.fork_rng([]):
         torch.manual_seed(plan.seed)
-        unet = small_unet(plan, first.shape[-1]).to(device).train()
+        # Convolutions without attention: what a CPU can train and run on small images.
+        unet: nn.Module = diffusers_library().UNet2DModel(
+            sample_size=first.shape[-1],
+            block_out_channels=plan.channels,
+            layers_per_block=plan.layers,
+            down_block_types=("DownBlock2D",) * len(plan.channels),
+            up_block_types=("UpBlock2D",) * len(plan.channels),
+            norm_num_groups=8,
+            add_attention=False,
+        )
+    unet = unet.to(device).train()
     kept = copy.deepcopy(unet).eval().requires_grad_(False)
     parameters = list(unet.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=plan.lr, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, plan.lr, total_steps=plan.steps + 1, pct_start=0.05)
     running = torch.zeros((), device=device)
     for step, batch in enumerate(shown(itertools.chain([first], batches), "training", plan.steps), 1):
-        loss = _loss(unet, scheduler, batch.to(device).float() / 127.5 - 1, generator)
+        clean = batch.to(device).float() / 127.5 - 1
+        times = torch.randint(1000, (len(clean),), generator=generator, device=device)
+        noise = torch.randn(clean.shape, generator=generator, device=device)
+        loss = F.mse_loss(unet(scheduler.add_noise(clean, noise, times), times).sample, noise)
         gradient_step(loss, parameters, optimizer)
         schedule.step()
         keep = min(plan.average, step / (step + 9))
@@ -97,11 +91,3 @@ def save_diffusion(model: DiffusionModel, folder: str | Path) -> None:
     """Write the model as ``diffusers`` does (``unet/``, ``scheduler/``; safetensors)."""
     model.unet.save_pretrained(Path(folder) / "unet", safe_serialization=True)  # type: ignore[operator]
     model.scheduler.save_pretrained(Path(folder) / "scheduler")
-
-
-def _loss(unet: nn.Module, scheduler: Any, clean: Tensor, generator: torch.Generator) -> Tensor:
-    device = clean.device
-    times = torch.randint(1000, (len(clean),), generator=generator, device=device)
-    noise = torch.randn(clean.shape, generator=generator, device=device)
-    noisy = scheduler.add_noise(clean, noise, times)
-    return F.mse_loss(unet(noisy, times).sample, noise)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 from wildtta.data import ImageSet, InputProtocol
@@ -16,14 +16,14 @@ from wildtta.network.inspection import family_of
 from wildtta.network.stages import middle_stage, run_to
 from wildtta.progress import shown
 from wildtta.randomness import torch_generator
-from wildtta.training.batches import gradient_step, require_at_least_one, shuffled_batches
+from wildtta.training.batches import TrainingPlan, gradient_step, shuffled_batches
 
 RATES = {"convolutional": 0.1, "transformer": 0.005}
 """The paper's learning rates for ResNet50-GN and ViT-B."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class BranchPlan:
+class BranchPlan(TrainingPlan):
     """How a branch is trained; the paper's defaults (SGD, momentum 0.9, ×0.1 after epochs 4 and 7 of 10)."""
 
     epochs: int = 10
@@ -34,18 +34,11 @@ class BranchPlan:
     mirror: bool = True
     """Whether images are mirrored too; not for things that have a reading direction."""
     batch_size: int = 128
-    seed: int = 0
-    workers: int = 0
 
     def __post_init__(self) -> None:
-        require_at_least_one(self, "epochs", "batch_size")
+        self.require_at_least_one("epochs", "batch_size")
         if self.lr is not None and not self.lr > 0:
             raise ValueError(f"lr must be positive or None (the paper's), got {self.lr}")
-
-    def rate(self, network: nn.Module, epoch: int) -> float:
-        """The learning rate of an epoch (from 0)."""
-        base = RATES[family_of(network)] if self.lr is None else self.lr
-        return float(base * 0.1 ** sum(epoch >= boundary for boundary in self.decay_after))
 
 
 def train_branch(
@@ -61,33 +54,28 @@ def train_branch(
     branch = rotation_branch(network).train()
     device = next(network.parameters()).device
     parameters = list(branch.parameters())
-    optimizer = torch.optim.SGD(parameters, lr=plan.rate(network, 0), momentum=plan.momentum)
+    lr = RATES[family_of(network)] if plan.lr is None else plan.lr
+    optimizer = torch.optim.SGD(parameters, lr=lr, momentum=plan.momentum)
+    decay = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.1 ** sum(epoch >= e for e in plan.decay_after))
     generator = torch_generator(plan.seed)
-    order = {"batch_size": plan.batch_size, "seed": plan.seed, "workers": plan.workers}
     began = time.monotonic()
     for epoch in range(plan.epochs):
-        for group in optimizer.param_groups:
-            group["lr"] = plan.rate(network, epoch)
         total_loss, hits, seen = torch.zeros((), device=device), torch.zeros((), device=device), 0
-        batches = shuffled_batches(images, protocol, epoch=epoch, **order)
-        for batch in shown(batches, f"epoch {epoch + 1}, batches"):
-            turned, turns = turned_views(protocol.normalise(batch.to(device)), generator, mirror=plan.mirror)
+        for batch in shown(shuffled_batches(images, protocol, plan, epoch), f"epoch {epoch + 1}, batches"):
+            # Random crops, mirrored (where asked for) and turned at random.
+            turns = torch.randint(TURNS, (len(batch),), generator=generator).to(device)
+            views = training_views(protocol.normalise(batch.to(device)), generator, mirror=plan.mirror)
             with torch.no_grad():
-                features = run_to(network, stage, turned)
+                features = run_to(network, stage, rotate(views, turns))
             logits = branch(features)
             loss = F.cross_entropy(logits, turns)
             gradient_step(loss, parameters, optimizer)
             total_loss += loss.detach() * len(turns)
             hits += (logits.detach().argmax(1) == turns).sum()
             seen += len(turns)
+        decay.step()
         report(
             f"epoch {epoch + 1}/{plan.epochs}: {seen} images, loss {float(total_loss) / seen:.3f}, "
             f"accuracy {100 * float(hits) / seen:.1f} %, {time.monotonic() - began:.0f} s"
         )
     return branch.eval(), stage
-
-
-def turned_views(inputs: Tensor, generator: torch.Generator, *, mirror: bool) -> tuple[Tensor, Tensor]:
-    """Random crops, mirrored (where asked for) and turned at random, and their turns."""
-    turns = torch.randint(TURNS, (len(inputs),), generator=generator).to(inputs.device)
-    return rotate(training_views(inputs, generator, mirror=mirror), turns), turns
