@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -19,7 +20,7 @@ from wildtta.bench.models import check_model
 from wildtta.bench.running import Conditions
 from wildtta.bench.streaming import SPLITS, stream_options
 from wildtta.bench.watching import Display, Observer, TensorBoard
-from wildtta.bench.workers import InProcess, Notice, Pool, Processes, RayPool
+from wildtta.bench.workers import Events, OnProgress, RayPool, in_process, in_processes
 
 
 @dataclass
@@ -68,16 +69,16 @@ def launch(
     """
     if per_device < 1 or threads < 1:
         raise BenchError(f"per_device and threads must be at least 1, got {per_device} and {threads}")
-    check_cells(cells, None if root is None else str(root))
+    images = None if root is None else str(root)
+    check_cells(cells, images)
     wanted = {cell.key: cell for cell in cells}
     watching = observer or Display(cells)
     curves = None if tensorboard is None else TensorBoard(tensorboard)
     devices = [] if ray is not None and device == "auto" else devices_named(device)
-    hint = None if ray is not None else sharing_hint(devices, per_device)
-    if hint is not None:
+    if ray is None and (hint := sharing_hint(devices, per_device)):
         watching.notice(hint)
     conditions = Conditions(
-        root=None if root is None else str(root),
+        root=images,
         source=None if source is None else str(source),
         threads=threads,
         loaders=_loaders(devices, per_device) if loaders is None else loaders,
@@ -89,14 +90,14 @@ def launch(
         missing = [cell for key, cell in wanted.items() if rows.get(key, {}).get("status") != "ok"]
         outcome.found = len(wanted) - len(missing)
         # Workers start only after the journal is known to be good and ours.
-        pool = _pool(conditions, device, devices, per_device, ray)
-        watching.begin(len(wanted), outcome.found, pool.workers)
+        workers, run = _workers(conditions, device, devices, per_device, ray)
+        watching.begin(len(wanted), outcome.found, workers)
         stack.callback(watching.end)
-        events = pool.run(missing, watching.running)
+        events = run(missing, watching.running)
         stack.callback(events.close)
         for event in events if missing else ():
-            if isinstance(event, Notice):
-                watching.notice(event.text)
+            if isinstance(event, str):
+                watching.notice(event)
                 continue
             row = {**event, "asked_by": list(asking[event["key"]])} if asking.get(event["key"]) else event
             if book is not None:
@@ -157,11 +158,16 @@ def _loaders(devices: Sequence[str], per_device: int) -> int:
     return min(8, share) if any(name.startswith("cuda") for name in devices) else 0
 
 
-def _pool(conditions: Conditions, device: str, devices: list[str], per_device: int, ray: str | None) -> Pool:
+def _workers(
+    conditions: Conditions, device: str, devices: Sequence[str], per_device: int, ray: str | None
+) -> tuple[int, Callable[[Sequence[Cell], OnProgress], Events]]:
+    """How many cells run at a time, and what runs them."""
     if ray is not None:
-        return RayPool(ray, conditions, gpu=None if device == "auto" else devices[0] != "cpu", per_device=per_device)
+        pool = RayPool(ray, conditions, gpu=None if device == "auto" else devices[0] != "cpu", per_device=per_device)
+        return pool.workers, pool.run
     slots = [name for name in devices for _ in range(per_device)]
-    return InProcess(slots[0], conditions) if len(slots) == 1 else Processes(slots, conditions)
+    run = partial(in_process, slots[0]) if len(slots) == 1 else partial(in_processes, slots)
+    return len(slots), partial(run, conditions)
 
 
 def devices_named(device: str) -> list[str]:
