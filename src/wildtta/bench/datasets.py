@@ -39,11 +39,8 @@ from wildtta.data import (
 from wildtta.network import inspect_network
 from wildtta.streams import Domain, Stream
 
-GLYPH_COUNT = 4000
-"""Glyphs in the data set where a cell doesn't say: 20 of each class."""
-
-_KNOWN_CORRUPTIONS = (*CORRUPTIONS, *EXTRA_CORRUPTIONS)
-_OPTIONS = ("split", "count", "seed", "corruption_seed", "source_images")
+_NUMBERS = {"count": 4000, "seed": 0, "corruption_seed": 0}
+"""Options of the data set itself where a cell doesn't say; 4000 glyphs are 20 of each class."""
 _OWN_PROTOCOL = {"glyphs": "glyphs", "folder": "native", "shards": "native"}
 
 
@@ -54,8 +51,8 @@ def check_data(cell: Cell, root: str | None) -> None:
         raise BenchError(f"data {cell.data!r} lies in files; name their folder with --data")
     if root is not None and cell.data != "glyphs" and not Path(root).exists():
         raise BenchError(f"no data at {root}")
-    refuse_unknown(cell.data_options, _OPTIONS, "data_options has no {}")
-    refuse_unknown(cell.corruptions, _KNOWN_CORRUPTIONS, "unknown corruption {}")
+    refuse_unknown(cell.data_options, ("split", *_NUMBERS, "source_images"), "data_options has no {}")
+    refuse_unknown(cell.corruptions, CORRUPTIONS + EXTRA_CORRUPTIONS, "unknown corruption {}")
     if cell.corruptions and not 1 <= cell.severity <= 5:
         raise BenchError(f"severity must be 1 to 5, got {cell.severity}")
 
@@ -98,34 +95,25 @@ def open_images(
     difference in the number of classes is an error.
     """
     check_data(cell, root)
-    usual = {"count": GLYPH_COUNT, "seed": 0, "corruption_seed": 0}
-    numbers = {name: int(cell.data_options.get(name, value)) for name, value in usual.items()}
-    sets = {domain: _opened(cell.data, root, domain, **numbers) for domain in _domains(cell)}
+    numbers = {name: int(cell.data_options.get(name, value)) for name, value in _NUMBERS.items()}
+    # A gradual stream passes through the severities up to the cell's.
+    levels = range(1 if cell.scenario == "gradual" else cell.severity, cell.severity + 1)
+    domains = [Domain(name, level) for name in cell.corruptions for level in levels] or [Domain("clean")]
+    sets = {domain: _opened(cell.data, root, domain, **numbers) for domain in domains}
     own = _OWN_PROTOCOL.get(cell.data, "paper")
     protocol = input_protocol(own if cell.protocol == "auto" else cell.protocol, network)
-    fitted = _fitted(network, next(iter(sets.values())), cell.model)
-    return Images(sets, protocol, device, loaders=loaders), fitted
-
-
-def _domains(cell: Cell) -> list[Domain]:
-    # A gradual stream passes through the severities up to the cell's.
-    first = 1 if cell.scenario == "gradual" else cell.severity
-    levels = range(first, cell.severity + 1)
-    return [Domain(name, level) for name in cell.corruptions for level in levels] or [Domain("clean")]
+    first = sets[domains[0]]
+    outputs = getattr(first, "outputs", None)
+    if outputs is not None:
+        network = restrict_classes(network, outputs)
+    try:
+        require_classes(first, inspect_network(network).classes)
+    except DataError as error:
+        raise BenchError(f"{cell.model}: {error}") from error
+    return Images(sets, protocol, device, loaders=loaders), network
 
 
 @lru_cache(maxsize=256)
 def _opened(name: str, root: str | None, domain: Domain, **numbers: int) -> ImageSet:
     """One domain's image set; kept, since listing a large folder takes a while."""
     return open_domains(name, root, [domain], **numbers)[0]
-
-
-def _fitted(network: nn.Module, images: ImageSet, model: str) -> nn.Module:
-    outputs = getattr(images, "outputs", None)
-    if outputs is not None:
-        network = restrict_classes(network, outputs)
-    try:
-        require_classes(images, inspect_network(network).classes)
-    except DataError as error:
-        raise BenchError(f"{model}: {error}") from error
-    return network

@@ -90,10 +90,12 @@ class Diagnostics:
     def after(self, record: StreamRecord) -> dict[str, Any]:
         """What concerns the stream as a whole and the network at its end; then everything that was found."""
         later: dict[str, Callable[..., Any]] = {
-            "health": self._health,
-            "sparsity": self._sparsity,
+            "health": lambda images: self._statistics(images, moments=True).health(self._facts.head),
+            "sparsity": lambda images: self._statistics(images, moments=False).sparsity(),
             "tsne": self._tsne,
-            "surface": self._surface,
+            "surface": lambda images, **grid: entropy_surface(
+                self._network, list(self._inputs(images)), **grid, seed=self._cell.seed
+            ),
             "predictions": lambda points: _predictions(record, points),
         }
         for name, options in self._options.items():
@@ -114,12 +116,6 @@ class Diagnostics:
             statistics.update(self._features(inputs))
         return statistics
 
-    def _health(self, images: int) -> dict[str, Any]:
-        return self._statistics(images, moments=True).health(self._facts.head)
-
-    def _sparsity(self, images: int) -> dict[str, float]:
-        return self._statistics(images, moments=False).sparsity()
-
     def _tsne(self, classes: int, per_class: int) -> dict[str, Any]:
         stream = self._stream
         chosen = _some_of_each_class(self._images.labels[stream.index], classes, per_class)
@@ -129,9 +125,6 @@ class Diagnostics:
             "points": [[round(float(x), 3), round(float(y), 3)] for x, y in plane],
             "labels": self._images.labels[part.index].tolist(),
         }
-
-    def _surface(self, images: int, steps: int, span: float) -> dict[str, Any]:
-        return entropy_surface(self._network, list(self._inputs(images)), steps=steps, span=span, seed=self._cell.seed)
 
 
 def _predictions(record: StreamRecord, points: int) -> dict[str, list[int]]:

@@ -19,7 +19,7 @@ from wildtta.bench.journal import Askers, Journal, Row
 from wildtta.bench.models import check_model
 from wildtta.bench.running import Conditions
 from wildtta.bench.streaming import SPLITS, stream_options
-from wildtta.bench.watching import Display, Observer, TensorBoard
+from wildtta.bench.watching import Display, Observer, tensorboard_writer, write_curves
 from wildtta.bench.workers import Events, OnProgress, RayPool, in_process, in_processes
 
 
@@ -73,7 +73,8 @@ def launch(
     check_cells(cells, images)
     wanted = {cell.key: cell for cell in cells}
     watching = observer or Display(cells)
-    curves = None if tensorboard is None else TensorBoard(tensorboard)
+    if tensorboard is not None:
+        tensorboard_writer()  # before anything runs, in case it is not installed
     devices = [] if ray is not None and device == "auto" else devices_named(device)
     if ray is None and (hint := sharing_hint(devices, per_device)):
         watching.notice(hint)
@@ -106,8 +107,8 @@ def launch(
                 rows[row["key"]] = row
             outcome.ran += 1
             outcome.failed += row["status"] != "ok"
-            if curves is not None:
-                curves.write(row)
+            if tensorboard is not None and row["status"] == "ok":
+                write_curves(row, tensorboard)
             watching.finished(row)
         if book is not None:
             rows = {row["key"]: row for row in book.rows}

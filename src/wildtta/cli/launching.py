@@ -38,7 +38,9 @@ class Launch:
     threads: Annotated[
         int, typer.Option(min=1, help="CPU threads of each worker (part of what decides the last digits).")
     ] = 1
-    loaders: Annotated[int | None, typer.Option(min=0, help="Decoding processes of each worker, for large data.")] = None
+    loaders: Annotated[int | None, typer.Option(min=0, help="Decoding processes of each worker, for large data.")] = (
+        None
+    )
     tensorboard: Annotated[str | None, typer.Option(help="Also write TensorBoard files.", metavar="DIR")] = None
 
     def __call__(self, cells: Sequence[Cell], *, journal: Path | None, **changes: Any) -> Outcome:
