@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -37,7 +36,7 @@ from wildtta.metrics import (
     features,
     tsne,
 )
-from wildtta.network import Network, inspect_network
+from wildtta.network import inspect_network
 from wildtta.streams import Stream
 
 _DEFAULTS: dict[str, dict[str, Any]] = {
@@ -60,26 +59,19 @@ def diagnostic_options(cell: Cell) -> dict[str, dict[str, Any]]:
 
 
 class Diagnostics:
-    """The diagnostics of one cell: before, during and after its stream."""
+    """The diagnostics of one cell; made before its stream, when nothing is adapted yet."""
 
     def __init__(self, cell: Cell, network: nn.Module, images: Images, stream: Stream) -> None:
         self._cell, self._network, self._images, self._stream = cell, network, images, stream
         self._options = diagnostic_options(cell)
         self._found: dict[str, Any] = {}
-
-    @cached_property
-    def _facts(self) -> Network:
-        return inspect_network(self._network, self._cell.options.get("head", "auto"))
-
-    def before(self) -> None:
-        """What concerns the network before its first batch."""
         if self._options:
-            _ = self._facts  # found while nothing is adapted yet
+            self._facts = inspect_network(network, cell.options.get("head", "auto"))
         if "scatter" in self._options:
-            modules = dict(self._network.named_modules())
+            modules = dict(network.named_modules())
             norms = [p for name in self._facts.norm_names for p in modules[name].parameters(recurse=False)]
             inputs = torch.cat(list(self._inputs(self._options["scatter"]["images"])))
-            self._found["scatter"] = entropy_gradient_scatter(self._network, inputs, norms)
+            self._found["scatter"] = entropy_gradient_scatter(network, inputs, norms)
 
     def on_batch(self, inputs: Tensor) -> dict[str, Tensor]:
         """What concerns a batch before it is learned from."""

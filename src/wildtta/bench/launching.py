@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,7 +20,7 @@ from wildtta.bench.models import check_model
 from wildtta.bench.running import Conditions
 from wildtta.bench.streaming import SPLITS, stream_options
 from wildtta.bench.watching import Display, Observer, tensorboard_writer, write_curves
-from wildtta.bench.workers import Events, OnProgress, RayPool, in_process, in_processes
+from wildtta.bench.workers import in_process, in_processes, on_ray
 
 
 @dataclass
@@ -78,11 +78,16 @@ def launch(
     devices = [] if ray is not None and device == "auto" else devices_named(device)
     if ray is None and (hint := sharing_hint(devices, per_device)):
         watching.notice(hint)
+    slots = [name for name in devices for _ in range(per_device)]
+    if loaders is None:
+        # Where a GPU waits for images: each worker's share of the cores.
+        share = min(8, max(1, (os.cpu_count() or 1) // max(1, len(slots))))
+        loaders = share if any(name.startswith("cuda") for name in devices) else 0
     conditions = Conditions(
         root=images,
         source=None if source is None else str(source),
         threads=threads,
-        loaders=_loaders(devices, per_device) if loaders is None else loaders,
+        loaders=loaders,
     )
     outcome, asking = Outcome(), asked_by or {}
     with ExitStack() as stack:
@@ -91,7 +96,13 @@ def launch(
         missing = [cell for key, cell in wanted.items() if rows.get(key, {}).get("status") != "ok"]
         outcome.found = len(wanted) - len(missing)
         # Workers start only after the journal is known to be good and ours.
-        workers, run = _workers(conditions, device, devices, per_device, ray)
+        if ray is not None:
+            gpu = None if device == "auto" else devices[0] != "cpu"
+            workers, run = on_ray(ray, conditions, gpu=gpu, per_device=per_device)
+        elif len(slots) == 1:
+            workers, run = 1, partial(in_process, slots[0], conditions)
+        else:
+            workers, run = len(slots), partial(in_processes, slots, conditions)
         watching.begin(len(wanted), outcome.found, workers)
         stack.callback(watching.end)
         events = run(missing, watching.running)
@@ -151,24 +162,6 @@ def check_cells(cells: Iterable[Cell], root: str | None) -> None:
         if (cell.model, cell.weights) not in models:
             check_model(cell)
             models.add((cell.model, cell.weights))
-
-
-def _loaders(devices: Sequence[str], per_device: int) -> int:
-    """Decoding processes of a worker, where a GPU waits for images: its share of the cores, 8 at most."""
-    share = max(1, (os.cpu_count() or 1) // max(1, len(devices) * per_device))
-    return min(8, share) if any(name.startswith("cuda") for name in devices) else 0
-
-
-def _workers(
-    conditions: Conditions, device: str, devices: Sequence[str], per_device: int, ray: str | None
-) -> tuple[int, Callable[[Sequence[Cell], OnProgress], Events]]:
-    """How many cells run at a time, and what runs them."""
-    if ray is not None:
-        pool = RayPool(ray, conditions, gpu=None if device == "auto" else devices[0] != "cpu", per_device=per_device)
-        return pool.workers, pool.run
-    slots = [name for name in devices for _ in range(per_device)]
-    run = partial(in_process, slots[0]) if len(slots) == 1 else partial(in_processes, slots)
-    return len(slots), partial(run, conditions)
 
 
 def devices_named(device: str) -> list[str]:

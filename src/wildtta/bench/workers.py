@@ -133,49 +133,40 @@ class _Worker:
         return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
-class RayPool:
-    """Cells as Ray tasks: :func:`wildtta.bench.running.execute`, called by Ray's workers.
+def on_ray(
+    address: str, conditions: Conditions, *, gpu: bool | None, per_device: int
+) -> tuple[int, Callable[[Sequence[Cell], OnProgress], Events]]:
+    """Cells as Ray tasks: how many run at a time, and what runs them.
 
-    Each task asks for one CPU, or for a share of a GPU; the driver receives the rows and writes the journal.
-    A task whose worker or node is lost is submitted again. Data and models of the user's own must lie at the
-    same paths on every node.
-
-    Args:
-        address: ``auto`` (the running cluster, or a new one on this machine where there is none) or
-            ``HOST:PORT``.
-        conditions: of every cell.
-        gpu: use GPUs, ``per_device`` cells on each, or CPUs, ``conditions.threads`` for each cell; None: GPUs
-            where the cluster has any.
+    Each task asks for ``conditions.threads`` CPUs or, with ``gpu``, for its share of a GPU (None: GPUs where
+    the cluster has any). A task whose worker or node is lost is submitted again. Data and models of the
+    user's own must lie at the same paths on every node. The address ``auto`` is the running cluster, or a new
+    one on this machine where there is none.
     """
+    try:
+        import ray
+    except ImportError as error:
+        raise BenchError("running on a cluster needs Ray: pip install 'wildtta[ray]'") from error
+    if not ray.is_initialized():
+        _connect(ray, address)
+    total = ray.cluster_resources()
+    gpus, cpus = total.get("GPU", 0), total.get("CPU", 0)
+    gpu = bool(gpus) if gpu is None else gpu
+    if gpu and not gpus:
+        raise BenchError(f"the Ray cluster at {address!r} has no GPU; use --device cpu")
+    wanted = (0, 1 / per_device) if gpu else (conditions.threads, 0)
+    workers = max(1, int(gpus * per_device if gpu else cpus // conditions.threads))
+    # Ray's own retries would run a lost cell again without a word; the driver does it and says so.
+    task = ray.remote(max_retries=0, num_cpus=wanted[0], num_gpus=wanted[1])(_run_on_worker)
 
-    def __init__(self, address: str, conditions: Conditions, *, gpu: bool | None, per_device: int) -> None:
-        try:
-            import ray
-        except ImportError as error:
-            raise BenchError("running on a cluster needs Ray: pip install 'wildtta[ray]'") from error
-        self._ray: Any = ray
-        self._conditions = conditions
-        if not ray.is_initialized():
-            _connect(ray, address)
-        total = ray.cluster_resources()
-        gpus, cpus = total.get("GPU", 0), total.get("CPU", 0)
-        self._gpu = bool(gpus) if gpu is None else gpu
-        if self._gpu and not gpus:
-            raise BenchError(f"the Ray cluster at {address!r} has no GPU; use --device cpu")
-        wanted = (0, 1 / per_device) if self._gpu else (conditions.threads, 0)
-        self.workers = max(1, int(gpus * per_device if self._gpu else cpus // conditions.threads))
-        # Ray's own retries would run a lost cell again without a word; the driver does it and says so.
-        self._task = ray.remote(max_retries=0, num_cpus=wanted[0], num_gpus=wanted[1])(_run_on_worker)
-
-    def run(self, cells: Sequence[Cell], on_progress: OnProgress) -> Events:
-        ray = self._ray
+    def run(cells: Sequence[Cell], on_progress: OnProgress) -> Events:
         waiting = _Waiting(cells)
         in_hand: dict[Any, Cell] = {}
         try:
             while waiting or in_hand:
-                while waiting and len(in_hand) < 2 * self.workers:
+                while waiting and len(in_hand) < 2 * workers:
                     cell = waiting.popleft()
-                    in_hand[self._task.remote(cell.to_json(), asdict(self._conditions), self._gpu, os.getcwd())] = cell
+                    in_hand[task.remote(cell.to_json(), asdict(conditions), gpu, os.getcwd())] = cell
                     on_progress(cell, 0.0)
                 done, _ = ray.wait(list(in_hand), num_returns=1)
                 cell = in_hand.pop(done[0])
@@ -186,6 +177,8 @@ class RayPool:
         finally:
             for reference in in_hand:
                 ray.cancel(reference, force=True)
+
+    return workers, run
 
 
 def _connect(ray: Any, address: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,8 @@ from wildtta.bench.journal import write
 from wildtta.bench.launching import check_cells
 from wildtta.bench.migration import migrated
 from wildtta.cli.launching import Launch, one_line_errors, print_rows, runs_cells
+
+_to_stderr = partial(typer.echo, err=True)
 
 
 def register(app: typer.Typer) -> None:
@@ -78,7 +81,3 @@ def migrate_journal(
         for line in report:
             typer.echo(line)
         typer.echo(f"{len(rows)} rows in {new}")
-
-
-def _to_stderr(text: str) -> None:
-    typer.echo(text, err=True)

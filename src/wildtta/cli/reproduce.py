@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -144,21 +145,18 @@ def _filter(
 
 def _by_root(
     cells: Sequence[Cell], roots: dict[str, Path | None], usual: Path | None
-) -> list[tuple[Path | None, list[Cell]]]:
+) -> Iterable[tuple[Path | None, list[Cell]]]:
     """Cells by the folder that holds their data; those whose folder is not named are left out with a message."""
-    groups: dict[str, list[Cell]] = {}
+    lacking = Counter(cell.data for cell in cells if roots.get(cell.data, ...) is None)
+    for data, count in lacking.items():
+        typer.echo(f"{count} cells need {data}: name its folder with --{data}; they are left out", err=True)
+    placed: dict[Path | None, list[Cell]] = {}
     for cell in cells:
-        groups.setdefault(cell.data if cell.data in roots else "", []).append(cell)
-    placed = []
-    for data, part in groups.items():
-        root = roots[data] if data else usual
-        if data and root is None:
-            typer.echo(f"{len(part)} cells need {data}: name its folder with --{data}; they are left out", err=True)
-            continue
-        placed.append((root, part))
+        if cell.data not in lacking:
+            placed.setdefault(roots.get(cell.data, usual), []).append(cell)
     if not placed:
         raise ValueError("no data for any of these cells")
-    return placed
+    return placed.items()
 
 
 def _report(experiments: Sequence[Experiment], where: Setting, rows: Sequence[Row], out: Path) -> None:
