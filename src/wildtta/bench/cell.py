@@ -152,12 +152,10 @@ class Cell:
 
     @property
     def title(self) -> str:
-        """The method's title in tables."""
         return self.name or self.method
 
     @property
     def model_title(self) -> str:
-        """The model's title in tables."""
         return self.model_name or self.model
 
     @property

@@ -12,7 +12,8 @@ the published ImageNet-C.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -57,31 +58,28 @@ def check_data(cell: Cell, root: str | None) -> None:
         raise BenchError(f"severity must be 1 to 5, got {cell.severity}")
 
 
+@dataclass(kw_only=True)
 class Images:
     """A cell's data set: labels, and batches of network inputs for any stream over it."""
 
-    def __init__(
-        self, sets: dict[Domain, ImageSet], protocol: InputProtocol, device: torch.device, *, loaders: int
-    ) -> None:
-        self._sets, self._protocol, self._device, self._loaders = sets, protocol, device, loaders
-        first, *others = sets.values()
+    sets: Mapping[Domain, ImageSet]
+    protocol: InputProtocol
+    device: torch.device
+    loaders: int
+
+    def __post_init__(self) -> None:
+        first, *others = self.sets.values()
         if not all(np.array_equal(first.labels, other.labels) for other in others):
             raise BenchError("the corruptions' folders hold different images; they must be the same ones, corrupted")
         self.labels: npt.NDArray[np.int64] = np.asarray(first.labels, dtype=np.int64)
         self.classes = len(first.classes)
-        self.note = "; ".join(dict.fromkeys(filter(None, (getattr(s, "note", "") for s in sets.values()))))
-        self.protocol = str(protocol)
-        self.pixel_scale = {"mean": protocol.mean, "std": protocol.std}
-
-    def like(self, sets: dict[Domain, ImageSet]) -> Images:
-        """Other images, prepared in the same way."""
-        return Images(sets, self._protocol, self._device, loaders=self._loaders)
+        self.note = "; ".join(dict.fromkeys(filter(None, (getattr(s, "note", "") for s in self.sets.values()))))
 
     def batches(self, stream: Stream) -> Iterator[Tensor]:
         """The stream's batches as network inputs on the device, in order."""
-        sets = [self._sets[domain] for domain in stream.domains]
+        sets = [self.sets[domain] for domain in stream.domains]
         loader = StreamLoader(
-            sets, stream, protocol=self._protocol, device=self._device, workers=self._loaders, cache=True
+            sets, stream, protocol=self.protocol, device=self.device, workers=self.loaders, cache=True
         )
         return (loaded.images for loaded in loader)
 
@@ -110,7 +108,7 @@ def open_images(
         require_classes(first, inspect_network(network).classes)
     except DataError as error:
         raise BenchError(f"{cell.model}: {error}") from error
-    return Images(sets, protocol, device, loaders=loaders), network
+    return Images(sets=sets, protocol=protocol, device=device, loaders=loaders), network
 
 
 @lru_cache(maxsize=256)

@@ -105,7 +105,6 @@ def failed_row(cell: Cell, reason: str, *, device: str, wall_s: float = 0.0) -> 
 
 
 def _reason(error: BaseException) -> str:
-    """One line that tells what went wrong."""
     text = " ".join(str(error).split())[:500]
     if isinstance(error, torch.cuda.OutOfMemoryError):
         return f"out of memory: {text}"
@@ -144,7 +143,7 @@ def run_cell(
         "versions": {**versions(), "weights": digest, "threads": conditions.threads},
         "wall_s": round(time.perf_counter() - began, 3),
         "device": f"cuda ({torch.cuda.get_device_name(place)})" if place.type == "cuda" else place.type,
-        "protocol": images.protocol,
+        "protocol": str(images.protocol),
     }
 
 
@@ -160,7 +159,7 @@ def _measured(
     from_source, note = source_options(cell, images, conditions.source)
     known = {entry.name for entry in fields(cell.config)}
     # Methods that augment work on pixels, so they are told the preprocessing's mean and std.
-    pixel_scale = {name: value for name, value in images.pixel_scale.items() if name in known}
+    pixel_scale = {name: getattr(images.protocol, name) for name in ("mean", "std") if name in known}
     options = {"batch_size": cell.batch_size, **pixel_scale, **from_source, **each_value(cell.options, infinite)}
     if cell.regularise:
         take_regularising_steps(cell, network, images, stream, options)

@@ -62,5 +62,6 @@ def source_options(cell: Cell, images: Images, root: str | None) -> tuple[dict[s
     chosen = balanced_subset(source.labels, count)
     # In class order a batch would hold one class; the order is part of what the method computes.
     order = numpy_generator(0).permutation(chosen)
-    batches = SourceBatches(images.like({Domain("source"): source}), given(order, 64, domain="source"))
+    prepared = dataclasses.replace(images, sets={Domain("source"): source})
+    batches = SourceBatches(prepared, given(order, 64, domain="source"))
     return dict.fromkeys(wanted, batches), f"{len(order)} source images: {where}"

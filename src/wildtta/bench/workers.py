@@ -121,7 +121,6 @@ class _Worker:
         other_end.close()
 
     def take(self, cell: Cell) -> None:
-        """Begin a cell."""
         self.cell = cell
         # Where it died between two cells, reading from it will tell, and the cell is still in hand.
         with suppress(OSError):

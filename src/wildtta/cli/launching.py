@@ -123,7 +123,6 @@ def print_rows(rows: Sequence[Row]) -> None:
 
 
 def print_failures(rows: Iterable[Row]) -> None:
-    """What failed, with its reason."""
     for row in rows:
         if row["status"] != "ok":
             typer.echo(f"failed: {Cell.from_row(row).describe()}: {row['reason']}", err=True)
