@@ -23,8 +23,17 @@ from wildtta.streams import SCENARIOS
 MULTI_DOMAIN: frozenset[str] = frozenset({"mixed", "continual", "continual_label_shift", "gradual"})
 """Scenarios with one stream over all the cell's corruptions; the others take one corruption per cell."""
 
-MEASURES: tuple[str, ...] = ("representation", "health", "sparsity", "predictions", "scatter", "tsne", "surface")
-"""Diagnostics that cost time, made only where a cell asks for them (:mod:`wildtta.bench.diagnostics`)."""
+MEASURES: dict[str, dict[str, Any]] = {
+    "representation": {},
+    "health": {"images": 50_000},
+    "sparsity": {"images": 50_000},
+    "predictions": {"points": 2000},
+    "scatter": {"images": 256},
+    "tsne": {"classes": 20, "per_class": 30},
+    "surface": {"images": 256, "steps": 11, "span": 1.0},
+}
+"""Diagnostics that cost time, made only where a cell asks for them, with their options' defaults
+(:mod:`wildtta.bench.diagnostics`)."""
 
 OF_ADAPT: frozenset[str] = frozenset({"parameters", "head", "batch_size", "precision", "compile"})
 """Options that :func:`wildtta.adapt` takes itself, whatever the method."""

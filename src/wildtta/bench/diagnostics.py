@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from wildtta.bench.cell import Cell
+from wildtta.bench.cell import MEASURES, Cell
 from wildtta.bench.datasets import Images
 from wildtta.bench.errors import refuse_unknown
 from wildtta.metrics import (
@@ -39,23 +39,13 @@ from wildtta.metrics import (
 from wildtta.network import inspect_network
 from wildtta.streams import Stream
 
-_DEFAULTS: dict[str, dict[str, Any]] = {
-    "representation": {},
-    "health": {"images": 50_000},
-    "sparsity": {"images": 50_000},
-    "predictions": {"points": 2000},
-    "scatter": {"images": 256},
-    "tsne": {"classes": 20, "per_class": 30},
-    "surface": {"images": 256, "steps": 11, "span": 1.0},
-}
-
 
 def diagnostic_options(cell: Cell) -> dict[str, dict[str, Any]]:
     """Per measure that the cell asks for its options with defaults filled in; unknown ones are an error."""
     refuse_unknown(cell.measure_options, cell.measure, "measure_options has {}, which is not in measure")
     for name, given in cell.measure_options.items():
-        refuse_unknown(given, _DEFAULTS[name], f"the measure {name!r} has no option {{}}")
-    return {name: {**_DEFAULTS[name], **cell.measure_options.get(name, {})} for name in cell.measure}
+        refuse_unknown(given, MEASURES[name], f"the measure {name!r} has no option {{}}")
+    return {name: {**MEASURES[name], **cell.measure_options.get(name, {})} for name in cell.measure}
 
 
 class Diagnostics:

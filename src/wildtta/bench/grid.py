@@ -44,7 +44,7 @@ import importlib
 import itertools
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -112,8 +112,13 @@ def _cells(content: Table, folder: Path) -> Iterator[Cell]:
             for part in ("match", "set"):
                 _only(entry.get(part, {}), _FIELDS, f"{part} in {where}")
         for combination in _combinations(grid, common, named, folder, where):
-            cell = _overridden(_merged(common, combination), overrides)
-            if cell is not None:
+            cell = _merged(common, combination)
+            for override in overrides:
+                if all(_matches(cell, name, wanted) for name, wanted in override.get("match", {}).items()):
+                    if override.get("skip"):
+                        break
+                    cell = _merged(cell, override.get("set", {}))
+            else:
                 yield Cell.from_json(cell)
 
 
@@ -196,15 +201,6 @@ def _corruptions(value: Any, several: bool, where: str) -> list[list[str]]:
     if not all(isinstance(entry, str) for entry in value):
         raise BenchError(f"corruptions of {where} must be names, or lists of names, got {value!r}")
     return [value] if several else [[] if name == "clean" else [name] for name in value]
-
-
-def _overridden(cell: dict[str, Any], overrides: Sequence[Table]) -> dict[str, Any] | None:
-    for override in overrides:
-        if all(_matches(cell, name, wanted) for name, wanted in override.get("match", {}).items()):
-            if override.get("skip"):
-                return None
-            cell = _merged(cell, override.get("set", {}))
-    return cell
 
 
 def _matches(cell: Table, name: str, wanted: Any) -> bool:

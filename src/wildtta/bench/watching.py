@@ -27,6 +27,7 @@ class Display:
     def __init__(self, cells: Sequence[Cell]) -> None:
         self._lines = told_apart(cells)
         self._progress = Progress("cells", "cells")
+        self.notice, self.end = self._progress.say, self._progress.end
         self._begun: dict[str, float] = {}
         self._finished = 0
 
@@ -48,12 +49,6 @@ class Display:
         line = f"{count} {'' if good else 'FAILED '}{self._lines[row['key']]}: {told}"
         done = self._finished + sum(self._begun.values())
         self._progress.update(done, line=line, style="" if good else "bold red")
-
-    def notice(self, text: str) -> None:
-        self._progress.say(text)
-
-    def end(self) -> None:
-        self._progress.end()
 
 
 def _result(row: Row) -> str:

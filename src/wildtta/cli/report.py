@@ -50,10 +50,9 @@ def report(
         if not rows:
             raise BenchError(f"{', '.join(map(str, journals))}: no finished cell yet; run some first")
         typer.echo(f"{len(rows)} cells; writing the report ...", err=True)
-        given: list[tuple[str, object]] = [("--out", out), ("--page", page), ("--title", title)]
-        given += [("--intro", path) for path in intro or ()]
-        given.append(("--figures", None if figures == MOST_CURVES else figures))
+        given = [("--out", out), ("--page", page), ("--title", title), *(("--intro", path) for path in intro or ())]
         options = [word for name, value in given if value is not None for word in (name, value)]
+        options += [] if figures == MOST_CURVES else ["--figures", str(figures)]
         document = gather(
             rows,
             title=title or TITLE,
