@@ -129,7 +129,7 @@ def run_cell(
         digest = weights_digest(network)
         stream = stream_of(cell, images.labels)
         try:
-            row = _measured(cell, conditions, network, images, stream, place, progress)
+            row = _measured(cell, conditions.source, network, images, stream, progress)
         except ValueError as error:
             if wanted_source_fields(cell) and conditions.source is None and cell.data != "glyphs":
                 raise BenchError(f"{error}. Here: name a folder (or zip) of clean images with --source") from error
@@ -148,15 +148,9 @@ def run_cell(
 
 
 def _measured(
-    cell: Cell,
-    conditions: Conditions,
-    network: nn.Module,
-    images: Images,
-    stream: Stream,
-    device: torch.device,
-    progress: Progress | None,
+    cell: Cell, source: str | None, network: nn.Module, images: Images, stream: Stream, progress: Progress | None
 ) -> dict[str, Any]:
-    from_source, note = source_options(cell, images, conditions.source)
+    from_source, note = source_options(cell, images, source)
     known = {entry.name for entry in fields(cell.config)}
     # Methods that augment work on pixels, so they are told the preprocessing's mean and std.
     pixel_scale = {name: getattr(images.protocol, name) for name in ("mean", "std") if name in known}
@@ -165,10 +159,10 @@ def _measured(
         take_regularising_steps(cell, network, images, stream, options)
     diagnostics = Diagnostics(cell, network, images, stream)
     model = wildtta.adapt(network, cell.method, **options)
-    labels = torch.from_numpy(images.labels[stream.index]).to(device)
+    labels = torch.from_numpy(images.labels[stream.index]).to(images.device)
     meter, series = StreamMeter(labels), Series()
-    watch, told = Stopwatch(device, stream.batch_count), time.monotonic()
-    reset_peak_memory(device)
+    watch, told = Stopwatch(images.device, stream.batch_count), time.monotonic()
+    reset_peak_memory(images.device)
     for number, (batch, inputs) in enumerate(zip(stream.batches(), images.batches(stream), strict=True)):
         if batch.reset and number:
             model.reset()
@@ -194,7 +188,7 @@ def _measured(
             **{name: int(getattr(model.cost, name)) for name in _TOTALS},
             "batches": stream.batch_count,
             **{name: round(value, 4) for name, value in watch.summary().items()},
-            "peak_mb": round(peak_memory(device), 1),
+            "peak_mb": round(peak_memory(images.device), 1),
         },
         "diagnostics": diagnostics.after(record),
         "data_note": "; ".join(filter(None, (images.note, note))),
