@@ -12,26 +12,31 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from wildtta.bench.errors import BenchError, refuse_unknown
 from wildtta.bench.plain import each_value, infinite, integral, plain
+from wildtta.methods.base import Method
+from wildtta.methods.registry import config_classes, get_method
 from wildtta.streams import SCENARIOS
-
-if TYPE_CHECKING:
-    from wildtta.methods.base import Method
 
 MULTI_DOMAIN: frozenset[str] = frozenset({"mixed", "continual", "continual_label_shift", "gradual"})
 """Scenarios with one stream over all the cell's corruptions; the others take one corruption per cell."""
 
-MEASURES: tuple[str, ...] = ("representation", "health", "sparsity", "predictions", "scatter", "tsne", "surface")
-"""Diagnostics that cost time, made only where a cell asks for them (:mod:`wildtta.bench.diagnostics`)."""
+MEASURES: dict[str, dict[str, Any]] = {
+    "representation": {},
+    "health": {"images": 50_000},
+    "sparsity": {"images": 50_000},
+    "predictions": {"points": 2000},
+    "scatter": {"images": 256},
+    "tsne": {"classes": 20, "per_class": 30},
+    "surface": {"images": 256, "steps": 11, "span": 1.0},
+}
+"""Diagnostics that cost time, made only where a cell asks for them, with their options' defaults
+(:mod:`wildtta.bench.diagnostics`)."""
 
 OF_ADAPT: frozenset[str] = frozenset({"parameters", "head", "batch_size", "precision", "compile"})
 """Options that :func:`wildtta.adapt` takes itself, whatever the method."""
-
-_TITLES = frozenset({"name", "model_name"})
-"""Fields that title a row and do not change its numbers."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -120,13 +125,14 @@ class Cell:
     @property
     def config(self) -> Method:
         """The method with its options; an unknown name, or a value that it refuses, is an error."""
-        from wildtta.methods.registry import get_method
-
-        own = {name: value for name, value in self.options.items() if name not in OF_ADAPT}
         try:
-            return get_method(self.method, **each_value(own, infinite))
+            return get_method(self.method, **each_value(self._own_options, infinite))
         except (TypeError, ValueError) as error:
             raise BenchError(str(error)) from error
+
+    @property
+    def _own_options(self) -> dict[str, Any]:
+        return {name: value for name, value in self.options.items() if name not in OF_ADAPT}
 
     @cached_property
     def key(self) -> str:
@@ -136,34 +142,29 @@ class Cell:
         so that a new field doesn't orphan the journals written before it.
         """
         usual = {entry.name: {} if entry.default is MISSING else entry.default for entry in fields(self)}
+        del usual["name"], usual["model_name"]
         decisive = {name: getattr(self, name) for name in usual if getattr(self, name) != usual[name]}
-        decisive = {name: value for name, value in decisive.items() if name not in _TITLES}
         decisive["options"] = {name: value for name, value in self.options.items() if name in OF_ADAPT}
         decisive["resolved"] = self._resolved()
         canonical = json.dumps(each_value(plain(decisive, "cell"), integral), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
     def _resolved(self) -> dict[str, Any]:
-        from wildtta.methods.registry import config_classes
-
         try:
             return self.config.identity()
         except BenchError:
-            own = {name: value for name, value in self.options.items() if name not in OF_ADAPT}
             known = config_classes().get(self.method)
-            if known is None or not set(own) <= {entry.name for entry in fields(known)}:
+            if known is None or not set(self._own_options) <= {entry.name for entry in fields(known)}:
                 raise
             # It cannot run as it stands (DDA without a diffusion model), but a plan may hold it.
-            return {"given": own}
+            return {"given": self._own_options}
 
     @property
     def title(self) -> str:
-        """The method's title in tables."""
         return self.name or self.method
 
     @property
     def model_title(self) -> str:
-        """The model's title in tables."""
         return self.model_name or self.model
 
     @property

@@ -12,7 +12,8 @@ the published ImageNet-C.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -39,11 +40,8 @@ from wildtta.data import (
 from wildtta.network import inspect_network
 from wildtta.streams import Domain, Stream
 
-GLYPH_COUNT = 4000
-"""Glyphs in the data set where a cell doesn't say: 20 of each class."""
-
-_KNOWN_CORRUPTIONS = (*CORRUPTIONS, *EXTRA_CORRUPTIONS)
-_OPTIONS = ("split", "count", "seed", "corruption_seed", "source_images")
+_NUMBERS = {"count": 4000, "seed": 0, "corruption_seed": 0}
+"""Options of the data set itself where a cell doesn't say; 4000 glyphs are 20 of each class."""
 _OWN_PROTOCOL = {"glyphs": "glyphs", "folder": "native", "shards": "native"}
 
 
@@ -54,37 +52,34 @@ def check_data(cell: Cell, root: str | None) -> None:
         raise BenchError(f"data {cell.data!r} lies in files; name their folder with --data")
     if root is not None and cell.data != "glyphs" and not Path(root).exists():
         raise BenchError(f"no data at {root}")
-    refuse_unknown(cell.data_options, _OPTIONS, "data_options has no {}")
-    refuse_unknown(cell.corruptions, _KNOWN_CORRUPTIONS, "unknown corruption {}")
+    refuse_unknown(cell.data_options, ("split", *_NUMBERS, "source_images"), "data_options has no {}")
+    refuse_unknown(cell.corruptions, CORRUPTIONS + EXTRA_CORRUPTIONS, "unknown corruption {}")
     if cell.corruptions and not 1 <= cell.severity <= 5:
         raise BenchError(f"severity must be 1 to 5, got {cell.severity}")
 
 
+@dataclass(kw_only=True)
 class Images:
     """A cell's data set: labels, and batches of network inputs for any stream over it."""
 
-    def __init__(
-        self, sets: dict[Domain, ImageSet], protocol: InputProtocol, device: torch.device, *, loaders: int
-    ) -> None:
-        self._sets, self._protocol, self._device, self._loaders = sets, protocol, device, loaders
-        first, *others = sets.values()
+    sets: Mapping[Domain, ImageSet]
+    protocol: InputProtocol
+    device: torch.device
+    loaders: int
+
+    def __post_init__(self) -> None:
+        first, *others = self.sets.values()
         if not all(np.array_equal(first.labels, other.labels) for other in others):
             raise BenchError("the corruptions' folders hold different images; they must be the same ones, corrupted")
         self.labels: npt.NDArray[np.int64] = np.asarray(first.labels, dtype=np.int64)
         self.classes = len(first.classes)
-        self.note = "; ".join(dict.fromkeys(filter(None, (getattr(s, "note", "") for s in sets.values()))))
-        self.protocol = str(protocol)
-        self.pixel_scale = {"mean": protocol.mean, "std": protocol.std}
-
-    def like(self, sets: dict[Domain, ImageSet]) -> Images:
-        """Other images, prepared in the same way."""
-        return Images(sets, self._protocol, self._device, loaders=self._loaders)
+        self.note = "; ".join(dict.fromkeys(filter(None, (getattr(s, "note", "") for s in self.sets.values()))))
 
     def batches(self, stream: Stream) -> Iterator[Tensor]:
         """The stream's batches as network inputs on the device, in order."""
-        sets = [self._sets[domain] for domain in stream.domains]
+        sets = [self.sets[domain] for domain in stream.domains]
         loader = StreamLoader(
-            sets, stream, protocol=self._protocol, device=self._device, workers=self._loaders, cache=True
+            sets, stream, protocol=self.protocol, device=self.device, workers=self.loaders, cache=True
         )
         return (loaded.images for loaded in loader)
 
@@ -98,34 +93,25 @@ def open_images(
     difference in the number of classes is an error.
     """
     check_data(cell, root)
-    usual = {"count": GLYPH_COUNT, "seed": 0, "corruption_seed": 0}
-    numbers = {name: int(cell.data_options.get(name, value)) for name, value in usual.items()}
-    sets = {domain: _opened(cell.data, root, domain, **numbers) for domain in _domains(cell)}
+    numbers = {name: int(cell.data_options.get(name, value)) for name, value in _NUMBERS.items()}
+    # A gradual stream passes through the severities up to the cell's.
+    levels = range(1 if cell.scenario == "gradual" else cell.severity, cell.severity + 1)
+    domains = [Domain(name, level) for name in cell.corruptions for level in levels] or [Domain("clean")]
+    sets = {domain: _opened(cell.data, root, domain, **numbers) for domain in domains}
     own = _OWN_PROTOCOL.get(cell.data, "paper")
     protocol = input_protocol(own if cell.protocol == "auto" else cell.protocol, network)
-    fitted = _fitted(network, next(iter(sets.values())), cell.model)
-    return Images(sets, protocol, device, loaders=loaders), fitted
-
-
-def _domains(cell: Cell) -> list[Domain]:
-    # A gradual stream passes through the severities up to the cell's.
-    first = 1 if cell.scenario == "gradual" else cell.severity
-    levels = range(first, cell.severity + 1)
-    return [Domain(name, level) for name in cell.corruptions for level in levels] or [Domain("clean")]
+    first = sets[domains[0]]
+    outputs = getattr(first, "outputs", None)
+    if outputs is not None:
+        network = restrict_classes(network, outputs)
+    try:
+        require_classes(first, inspect_network(network).classes)
+    except DataError as error:
+        raise BenchError(f"{cell.model}: {error}") from error
+    return Images(sets=sets, protocol=protocol, device=device, loaders=loaders), network
 
 
 @lru_cache(maxsize=256)
 def _opened(name: str, root: str | None, domain: Domain, **numbers: int) -> ImageSet:
     """One domain's image set; kept, since listing a large folder takes a while."""
     return open_domains(name, root, [domain], **numbers)[0]
-
-
-def _fitted(network: nn.Module, images: ImageSet, model: str) -> nn.Module:
-    outputs = getattr(images, "outputs", None)
-    if outputs is not None:
-        network = restrict_classes(network, outputs)
-    try:
-        require_classes(images, inspect_network(network).classes)
-    except DataError as error:
-        raise BenchError(f"{model}: {error}") from error
-    return network

@@ -18,14 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from wildtta.bench.cell import Cell
+from wildtta.bench.cell import MEASURES, Cell
 from wildtta.bench.datasets import Images
 from wildtta.bench.errors import refuse_unknown
 from wildtta.metrics import (
@@ -37,49 +36,32 @@ from wildtta.metrics import (
     features,
     tsne,
 )
-from wildtta.network import Network, inspect_network
+from wildtta.network import inspect_network
 from wildtta.streams import Stream
-
-_DEFAULTS: dict[str, dict[str, Any]] = {
-    "representation": {},
-    "health": {"images": 50_000},
-    "sparsity": {"images": 50_000},
-    "predictions": {"points": 2000},
-    "scatter": {"images": 256},
-    "tsne": {"classes": 20, "per_class": 30},
-    "surface": {"images": 256, "steps": 11, "span": 1.0},
-}
 
 
 def diagnostic_options(cell: Cell) -> dict[str, dict[str, Any]]:
     """Per measure that the cell asks for its options with defaults filled in; unknown ones are an error."""
     refuse_unknown(cell.measure_options, cell.measure, "measure_options has {}, which is not in measure")
     for name, given in cell.measure_options.items():
-        refuse_unknown(given, _DEFAULTS[name], f"the measure {name!r} has no option {{}}")
-    return {name: {**_DEFAULTS[name], **cell.measure_options.get(name, {})} for name in cell.measure}
+        refuse_unknown(given, MEASURES[name], f"the measure {name!r} has no option {{}}")
+    return {name: {**MEASURES[name], **cell.measure_options.get(name, {})} for name in cell.measure}
 
 
 class Diagnostics:
-    """The diagnostics of one cell: before, during and after its stream."""
+    """The diagnostics of one cell; made before its stream, when nothing is adapted yet."""
 
     def __init__(self, cell: Cell, network: nn.Module, images: Images, stream: Stream) -> None:
         self._cell, self._network, self._images, self._stream = cell, network, images, stream
         self._options = diagnostic_options(cell)
         self._found: dict[str, Any] = {}
-
-    @cached_property
-    def _facts(self) -> Network:
-        return inspect_network(self._network, self._cell.options.get("head", "auto"))
-
-    def before(self) -> None:
-        """What concerns the network before its first batch."""
         if self._options:
-            _ = self._facts  # found while nothing is adapted yet
+            self._facts = inspect_network(network, cell.options.get("head", "auto"))
         if "scatter" in self._options:
-            modules = dict(self._network.named_modules())
+            modules = dict(network.named_modules())
             norms = [p for name in self._facts.norm_names for p in modules[name].parameters(recurse=False)]
             inputs = torch.cat(list(self._inputs(self._options["scatter"]["images"])))
-            self._found["scatter"] = entropy_gradient_scatter(self._network, inputs, norms)
+            self._found["scatter"] = entropy_gradient_scatter(network, inputs, norms)
 
     def on_batch(self, inputs: Tensor) -> dict[str, Tensor]:
         """What concerns a batch before it is learned from."""
@@ -90,10 +72,12 @@ class Diagnostics:
     def after(self, record: StreamRecord) -> dict[str, Any]:
         """What concerns the stream as a whole and the network at its end; then everything that was found."""
         later: dict[str, Callable[..., Any]] = {
-            "health": self._health,
-            "sparsity": self._sparsity,
+            "health": lambda images: self._statistics(images, moments=True).health(self._facts.head),
+            "sparsity": lambda images: self._statistics(images, moments=False).sparsity(),
             "tsne": self._tsne,
-            "surface": self._surface,
+            "surface": lambda images, **grid: entropy_surface(
+                self._network, list(self._inputs(images)), **grid, seed=self._cell.seed
+            ),
             "predictions": lambda points: _predictions(record, points),
         }
         for name, options in self._options.items():
@@ -114,12 +98,6 @@ class Diagnostics:
             statistics.update(self._features(inputs))
         return statistics
 
-    def _health(self, images: int) -> dict[str, Any]:
-        return self._statistics(images, moments=True).health(self._facts.head)
-
-    def _sparsity(self, images: int) -> dict[str, float]:
-        return self._statistics(images, moments=False).sparsity()
-
     def _tsne(self, classes: int, per_class: int) -> dict[str, Any]:
         stream = self._stream
         chosen = _some_of_each_class(self._images.labels[stream.index], classes, per_class)
@@ -129,9 +107,6 @@ class Diagnostics:
             "points": [[round(float(x), 3), round(float(y), 3)] for x, y in plane],
             "labels": self._images.labels[part.index].tolist(),
         }
-
-    def _surface(self, images: int, steps: int, span: float) -> dict[str, Any]:
-        return entropy_surface(self._network, list(self._inputs(images)), steps=steps, span=span, seed=self._cell.seed)
 
 
 def _predictions(record: StreamRecord, points: int) -> dict[str, list[int]]:

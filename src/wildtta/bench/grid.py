@@ -44,7 +44,7 @@ import importlib
 import itertools
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -106,10 +106,19 @@ def _cells(content: Table, folder: Path) -> Iterator[Cell]:
         where = f"[[grid]] {number}"
         _only(grid, _AXES | _SETTABLE, where)
         common = _merged(defaults, {name: value for name, value in grid.items() if name in _SETTABLE})
-        overrides = [_override(entry, where) for entry in grid.get("override", [])]
+        overrides = grid.get("override", [])
+        for entry in overrides:
+            _only(entry, {"match", "set", "skip"}, f"an override of {where}")
+            for part in ("match", "set"):
+                _only(entry.get(part, {}), _FIELDS, f"{part} in {where}")
         for combination in _combinations(grid, common, named, folder, where):
-            cell = _overridden(_merged(common, combination), overrides)
-            if cell is not None:
+            cell = _merged(common, combination)
+            for override in overrides:
+                if all(_matches(cell, name, wanted) for name, wanted in override.get("match", {}).items()):
+                    if override.get("skip"):
+                        break
+                    cell = _merged(cell, override.get("set", {}))
+            else:
                 yield Cell.from_json(cell)
 
 
@@ -123,11 +132,12 @@ def _combinations(
         [_model(entry, named["models"], folder, where) for entry in grid["models"]],
         [_method(entry, named["methods"], where) for entry in grid["methods"]],
         [_scenario(entry, where) for entry in grid["scenarios"]],
-        *(
-            [{name: value} for value in (_whole_numbers(grid, axis, where) or [common.get(name, usual)])]
-            for axis, (name, usual) in _NUMBERS.items()
-        ),
     ]
+    for axis, (name, usual) in _NUMBERS.items():
+        values = grid.get(axis)
+        if axis in grid and not (isinstance(values, list) and values and all(type(value) is int for value in values)):
+            raise BenchError(f"{axis} of {where} must be a list of whole numbers, got {values!r}")
+        axes.append([{name: value} for value in values or [common.get(name, usual)]])
     for parts in itertools.product(*axes):
         cell = {name: value for part in parts for name, value in part.items()}
         if cell["scenario"] == "single":
@@ -191,31 +201,6 @@ def _corruptions(value: Any, several: bool, where: str) -> list[list[str]]:
     if not all(isinstance(entry, str) for entry in value):
         raise BenchError(f"corruptions of {where} must be names, or lists of names, got {value!r}")
     return [value] if several else [[] if name == "clean" else [name] for name in value]
-
-
-def _whole_numbers(grid: Table, axis: str, where: str) -> list[int]:
-    if axis not in grid:
-        return []
-    value = grid[axis]
-    if not isinstance(value, list) or not value or not all(type(entry) is int for entry in value):
-        raise BenchError(f"{axis} of {where} must be a list of whole numbers, got {value!r}")
-    return value
-
-
-def _override(entry: Any, where: str) -> Table:
-    _only(entry, {"match", "set", "skip"}, f"an override of {where}")
-    for part in ("match", "set"):
-        _only(entry.get(part, {}), _FIELDS, f"{part} in {where}")
-    return dict(entry)
-
-
-def _overridden(cell: dict[str, Any], overrides: Sequence[Table]) -> dict[str, Any] | None:
-    for override in overrides:
-        if all(_matches(cell, name, wanted) for name, wanted in override.get("match", {}).items()):
-            if override.get("skip"):
-                return None
-            cell = _merged(cell, override.get("set", {}))
-    return cell
 
 
 def _matches(cell: Table, name: str, wanted: Any) -> bool:

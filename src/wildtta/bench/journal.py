@@ -32,7 +32,7 @@ def _silent(_: str) -> None:
 
 
 class Journal:
-    """An open journal: this process is its only writer until :meth:`close`.
+    """An open journal, to be used in a ``with``: this process is its only writer until the end of it.
 
     Args:
         path: the file; made where it doesn't exist.
@@ -51,7 +51,7 @@ class Journal:
         try:
             _lock(self._descriptor, self.path)
             self._repair(say)
-            self._rows = _latest(_lines(self.path))
+            self._rows = _counted(_lines(self.path), {})
         except BaseException:
             os.close(self._descriptor)
             raise
@@ -74,7 +74,7 @@ class Journal:
     def append(self, row: Row) -> None:
         """Write one row and sync it to the disk; on failure the file is as before."""
         self._write(encode(row))
-        _count(row, self._rows)
+        _counted([row], self._rows)
 
     def add_askers(self, key: str, asked_by: Askers) -> None:
         """Note who else asks for a row that is there; nothing is written where all are known."""
@@ -107,17 +107,11 @@ class Journal:
         """Keys of the cells that need not run again."""
         return {key for key, row in self._rows.items() if row["status"] == "ok"}
 
-    def close(self) -> None:
-        """Give the file up to the next writer."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
     def __enter__(self) -> Journal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        os.close(self._descriptor)
 
 
 def encode(row: Row) -> bytes:
@@ -132,7 +126,7 @@ def read(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], *, sa
     Reads ``.jsonl`` and ``.jsonl.gz``. A torn last line is left out with a message; the file is not changed.
     """
     several = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-    return list(_latest(line for path in several for line in _lines(Path(path), say=say)).values())
+    return list(_counted((line for path in several for line in _lines(Path(path), say=say)), {}).values())
 
 
 def merge(
@@ -166,22 +160,17 @@ def write(rows: Iterable[Row], destination: str | os.PathLike[str]) -> None:
         raise JournalError(f"cannot write {target}: {error.strerror}") from error
 
 
-def _latest(lines: Iterable[Row]) -> dict[str, Row]:
-    chosen: dict[str, Row] = {}
+def _counted(lines: Iterable[Row], chosen: dict[str, Row]) -> dict[str, Row]:
+    """Take in lines: the newest row counts, never a failure over a success; everybody who asked stays."""
     for line in lines:
-        _count(line, chosen)
+        before = chosen.get(line["key"])
+        if before is None and "cell" not in line:
+            continue
+        newer = before is None or ("cell" in line and (line["status"] == "ok" or before["status"] != "ok"))
+        counts = line if before is None or newer else before
+        asked_by = _united((before or {}).get("asked_by", []), line.get("asked_by", []))
+        chosen[line["key"]] = {**counts, "asked_by": asked_by} if asked_by else counts
     return chosen
-
-
-def _count(line: Row, chosen: dict[str, Row]) -> None:
-    """Take in a line: the newest row counts, never a failure over a success; everybody who asked stays."""
-    before = chosen.get(line["key"])
-    if before is None and "cell" not in line:
-        return
-    newer = before is None or ("cell" in line and (line["status"] == "ok" or before["status"] != "ok"))
-    counts = line if before is None or newer else before
-    asked_by = _united((before or {}).get("asked_by", []), line.get("asked_by", []))
-    chosen[line["key"]] = {**counts, "asked_by": asked_by} if asked_by else counts
 
 
 def _united(known: Askers, more: Askers) -> list[Any]:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,8 +19,8 @@ from wildtta.bench.journal import Askers, Journal, Row
 from wildtta.bench.models import check_model
 from wildtta.bench.running import Conditions
 from wildtta.bench.streaming import SPLITS, stream_options
-from wildtta.bench.watching import Display, Observer, TensorBoard
-from wildtta.bench.workers import InProcess, Notice, Pool, Processes, RayPool
+from wildtta.bench.watching import Display, Observer, tensorboard_writer, write_curves
+from wildtta.bench.workers import in_process, in_processes, on_ray
 
 
 @dataclass
@@ -68,19 +69,25 @@ def launch(
     """
     if per_device < 1 or threads < 1:
         raise BenchError(f"per_device and threads must be at least 1, got {per_device} and {threads}")
-    check_cells(cells, None if root is None else str(root))
+    images = None if root is None else str(root)
+    check_cells(cells, images)
     wanted = {cell.key: cell for cell in cells}
     watching = observer or Display(cells)
-    curves = None if tensorboard is None else TensorBoard(tensorboard)
+    if tensorboard is not None:
+        tensorboard_writer()  # before anything runs, in case it is not installed
     devices = [] if ray is not None and device == "auto" else devices_named(device)
-    hint = None if ray is not None else sharing_hint(devices, per_device)
-    if hint is not None:
+    if ray is None and (hint := sharing_hint(devices, per_device)):
         watching.notice(hint)
+    slots = [name for name in devices for _ in range(per_device)]
+    if loaders is None:
+        # Where a GPU waits for images: each worker's share of the cores.
+        share = min(8, max(1, (os.cpu_count() or 1) // max(1, len(slots))))
+        loaders = share if any(name.startswith("cuda") for name in devices) else 0
     conditions = Conditions(
-        root=None if root is None else str(root),
+        root=images,
         source=None if source is None else str(source),
         threads=threads,
-        loaders=_loaders(devices, per_device) if loaders is None else loaders,
+        loaders=loaders,
     )
     outcome, asking = Outcome(), asked_by or {}
     with ExitStack() as stack:
@@ -89,14 +96,20 @@ def launch(
         missing = [cell for key, cell in wanted.items() if rows.get(key, {}).get("status") != "ok"]
         outcome.found = len(wanted) - len(missing)
         # Workers start only after the journal is known to be good and ours.
-        pool = _pool(conditions, device, devices, per_device, ray)
-        watching.begin(len(wanted), outcome.found, pool.workers)
+        if ray is not None:
+            gpu = None if device == "auto" else devices[0] != "cpu"
+            workers, run = on_ray(ray, conditions, gpu=gpu, per_device=per_device)
+        elif len(slots) == 1:
+            workers, run = 1, partial(in_process, slots[0], conditions)
+        else:
+            workers, run = len(slots), partial(in_processes, slots, conditions)
+        watching.begin(len(wanted), outcome.found, workers)
         stack.callback(watching.end)
-        events = pool.run(missing, watching.running)
+        events = run(missing, watching.running)
         stack.callback(events.close)
         for event in events if missing else ():
-            if isinstance(event, Notice):
-                watching.notice(event.text)
+            if isinstance(event, str):
+                watching.notice(event)
                 continue
             row = {**event, "asked_by": list(asking[event["key"]])} if asking.get(event["key"]) else event
             if book is not None:
@@ -105,8 +118,8 @@ def launch(
                 rows[row["key"]] = row
             outcome.ran += 1
             outcome.failed += row["status"] != "ok"
-            if curves is not None:
-                curves.write(row)
+            if tensorboard is not None and row["status"] == "ok":
+                write_curves(row, tensorboard)
             watching.finished(row)
         if book is not None:
             rows = {row["key"]: row for row in book.rows}
@@ -149,19 +162,6 @@ def check_cells(cells: Iterable[Cell], root: str | None) -> None:
         if (cell.model, cell.weights) not in models:
             check_model(cell)
             models.add((cell.model, cell.weights))
-
-
-def _loaders(devices: Sequence[str], per_device: int) -> int:
-    """Decoding processes of a worker, where a GPU waits for images: its share of the cores, 8 at most."""
-    share = max(1, (os.cpu_count() or 1) // max(1, len(devices) * per_device))
-    return min(8, share) if any(name.startswith("cuda") for name in devices) else 0
-
-
-def _pool(conditions: Conditions, device: str, devices: list[str], per_device: int, ray: str | None) -> Pool:
-    if ray is not None:
-        return RayPool(ray, conditions, gpu=None if device == "auto" else devices[0] != "cpu", per_device=per_device)
-    slots = [name for name in devices for _ in range(per_device)]
-    return InProcess(slots[0], conditions) if len(slots) == 1 else Processes(slots, conditions)
 
 
 def devices_named(device: str) -> list[str]:

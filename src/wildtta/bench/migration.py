@@ -39,7 +39,6 @@ class Today:
     learning_rates: Mapping[str, Any]
 
 
-
 RENAMED = {"reading": "normalisation", "coast": "step_without_samples"}
 OURS = {"class_limit": "class_cap", "ensembling": "source_pull", "clip_ratio": "gradient_bound"}
 """Options of 0.1's SAR² that only ``steady`` has."""
@@ -81,7 +80,10 @@ def translated(method: str, options: Options, classes: int | None) -> tuple[str,
     weight = options["entropy"]
     if weight in (0, 1) and all(options[name] is None for name in OURS):
         new = _without(new, *OURS)
-        new["warmup"] = warmup_0_1(classes) if options["warmup"] is None else options["warmup"]
+        if options["warmup"] is None:
+            if classes is None:
+                raise LookupError("its number of classes, which decides ζ, is not known")
+            new["warmup"] = min(max(10, classes // 10), classes // 2)
         efficient = options["centroids"] == "reliable"
         return ("sar2-efficient", _without(new, "centroids")) if efficient else ("sar2", new)
     if weight not in (0, 1):
@@ -101,13 +103,6 @@ def _without(options: Options, *names: str) -> Options:
 def _round(value: float) -> float:
     """Without the last digits of a division: 1 − 0.96 is 0.04."""
     return float(f"{value:.12g}")
-
-
-def warmup_0_1(classes: int | None) -> int:
-    """0.1's ζ for a number of classes."""
-    if classes is None:
-        raise LookupError("its number of classes, which decides ζ, is not known")
-    return min(max(10, classes // 10), classes // 2)
 
 
 def deviating(today: Today, method: str, options: Options) -> Options:

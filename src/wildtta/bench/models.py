@@ -100,7 +100,7 @@ def _timm(name: str) -> Maker:
 
 
 def _torchvision(name: str) -> Maker:
-    models = _library("torchvision.models", "torchvision")
+    models = _library("torchvision.models")
     architecture, _, chosen = name.partition(".")
     if architecture not in models.list_models():
         raise BenchError(f"torchvision has no model {architecture!r}; see torchvision.models.list_models()")
@@ -202,8 +202,8 @@ def _loaded(network: nn.Module, weights: str | None) -> nn.Module:
     return network
 
 
-def _library(module: str, name: str | None = None) -> Any:
+def _library(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise BenchError(f"this model needs {name or module}: pip install 'wildtta[zoo]'") from error
+        raise BenchError(f"this model needs {module.split('.')[0]}: pip install 'wildtta[zoo]'") from error

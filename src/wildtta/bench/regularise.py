@@ -20,12 +20,8 @@ from wildtta.bench.streaming import split_positions
 from wildtta.randomness import derived_seed, numpy_generator
 from wildtta.streams import Stream
 
-REGULARISER = "sar2"
-"""The method whose R, I and learning rate are used."""
 _ALONE: dict[str, Any] = {"bank": False, "entropy": 0.0, "reliable": None, "sharpness": None, "recovery": None}
-"""R and I of the batch, nothing else."""
-_DRAW = 9
-"""Tells these random numbers from those of the stream."""
+"""Options of SAR² for R and I of the batch, nothing else."""
 
 
 def take_regularising_steps(
@@ -36,7 +32,7 @@ def take_regularising_steps(
     names = method.learned_parameters
     method.unload()
     common = {name: value for name, value in options.items() if name in OF_ADAPT}
-    model = wildtta.adapt(network, REGULARISER, **{**common, "parameters": names or "auto"}, **_ALONE)
+    model = wildtta.adapt(network, "sar2", **{**common, "parameters": names or "auto"}, **_ALONE)
     for inputs in images.batches(random_batches(cell, images.labels, stream)):
         model(inputs)
     learned = {name: value.detach().clone() for name, value in network.named_parameters()}
@@ -50,7 +46,7 @@ def random_batches(cell: Cell, labels: np.ndarray[Any, Any], stream: Stream) -> 
     """``cell.regularise`` random batches, by the cell's seed, of the images that its stream is made of."""
     positions = split_positions(labels, str(cell.data_options.get("split", "all")))
     there, wanted = len(stream.domains) * len(positions), cell.regularise * cell.batch_size
-    generator = numpy_generator(derived_seed(cell.seed, _DRAW))
+    generator = numpy_generator(derived_seed(cell.seed, 9))  # 9: other random numbers than the stream's
     drawn = generator.choice(there, size=wanted, replace=wanted > there)
     return Stream(
         scenario="random",

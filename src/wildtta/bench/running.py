@@ -23,7 +23,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from functools import cache
 from importlib import metadata
@@ -51,7 +51,6 @@ from wildtta.streams import Stream
 
 Progress = Callable[[float], None]
 """Receives the share of a cell's stream that is done."""
-_TELL_EVERY_S = 0.5
 
 _PER_BATCH = ("entropy", "selected", "selected_second", "gradient_norm", "gradient_norm_second", "e_m", "resets")
 _OF_SAR2 = ("bank_rows", "used_redundancy", "used_inequity")
@@ -106,7 +105,6 @@ def failed_row(cell: Cell, reason: str, *, device: str, wall_s: float = 0.0) -> 
 
 
 def _reason(error: BaseException) -> str:
-    """One line that tells what went wrong."""
     text = " ".join(str(error).split())[:500]
     if isinstance(error, torch.cuda.OutOfMemoryError):
         return f"out of memory: {text}"
@@ -131,7 +129,7 @@ def run_cell(
         digest = weights_digest(network)
         stream = stream_of(cell, images.labels)
         try:
-            row = _measured(cell, conditions, network, images, stream, place, progress)
+            row = _measured(cell, conditions.source, network, images, stream, progress)
         except ValueError as error:
             if wanted_source_fields(cell) and conditions.source is None and cell.data != "glyphs":
                 raise BenchError(f"{error}. Here: name a folder (or zip) of clean images with --source") from error
@@ -145,33 +143,26 @@ def run_cell(
         "versions": {**versions(), "weights": digest, "threads": conditions.threads},
         "wall_s": round(time.perf_counter() - began, 3),
         "device": f"cuda ({torch.cuda.get_device_name(place)})" if place.type == "cuda" else place.type,
-        "protocol": images.protocol,
+        "protocol": str(images.protocol),
     }
 
 
 def _measured(
-    cell: Cell,
-    conditions: Conditions,
-    network: nn.Module,
-    images: Images,
-    stream: Stream,
-    device: torch.device,
-    progress: Progress | None,
+    cell: Cell, source: str | None, network: nn.Module, images: Images, stream: Stream, progress: Progress | None
 ) -> dict[str, Any]:
-    from_source, note = source_options(cell, images, conditions.source)
+    from_source, note = source_options(cell, images, source)
     known = {entry.name for entry in fields(cell.config)}
     # Methods that augment work on pixels, so they are told the preprocessing's mean and std.
-    pixel_scale = {name: value for name, value in images.pixel_scale.items() if name in known}
+    pixel_scale = {name: getattr(images.protocol, name) for name in ("mean", "std") if name in known}
     options = {"batch_size": cell.batch_size, **pixel_scale, **from_source, **each_value(cell.options, infinite)}
     if cell.regularise:
         take_regularising_steps(cell, network, images, stream, options)
     diagnostics = Diagnostics(cell, network, images, stream)
-    diagnostics.before()
     model = wildtta.adapt(network, cell.method, **options)
-    labels = torch.from_numpy(images.labels[stream.index]).to(device)
+    labels = torch.from_numpy(images.labels[stream.index]).to(images.device)
     meter, series = StreamMeter(labels), Series()
-    watch, told = Stopwatch(device, stream.batch_count), time.monotonic()
-    reset_peak_memory(device)
+    watch, told = Stopwatch(images.device, stream.batch_count), time.monotonic()
+    reset_peak_memory(images.device)
     for number, (batch, inputs) in enumerate(zip(stream.batches(), images.batches(stream), strict=True)):
         if batch.reset and number:
             model.reset()
@@ -181,7 +172,7 @@ def _measured(
         watch.stop()
         meter.update(logits)
         series.add({**{name: getattr(model.last, name, None) for name in _PER_BATCH + _OF_SAR2}, **extra})
-        if progress is not None and time.monotonic() - told > _TELL_EVERY_S:
+        if progress is not None and time.monotonic() - told > 0.5:
             # Batches of one come faster than anybody reads.
             told = time.monotonic()
             progress((number + 1) / stream.batch_count)
@@ -197,7 +188,7 @@ def _measured(
             **{name: int(getattr(model.cost, name)) for name in _TOTALS},
             "batches": stream.batch_count,
             **{name: round(value, 4) for name, value in watch.summary().items()},
-            "peak_mb": round(peak_memory(device), 1),
+            "peak_mb": round(peak_memory(images.device), 1),
         },
         "diagnostics": diagnostics.after(record),
         "data_note": "; ".join(filter(None, (images.note, note))),
@@ -211,32 +202,26 @@ def repeatable(seed: int, *, threads: int, device: torch.device) -> Iterator[Non
     The number of threads changes the order of float32 sums, and adaptation carries such differences on, so it
     is fixed rather than left to the machine.
     """
-    devices = [device] if device.type == "cuda" else []
-    threads_before = torch.get_num_threads()
-    python_before, numpy_before = random.getstate(), np.random.get_state()  # noqa: NPY002 - put back
-    deterministic_before = torch.are_deterministic_algorithms_enabled()
-    warn_only_before = torch.is_deterministic_algorithms_warn_only_enabled()
-    cudnn_before = (torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic)
-    fill_before = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
-    with torch.random.fork_rng(devices):
-        try:
-            torch.set_num_threads(threads)
-            torch.manual_seed(seed)
-            random.seed(seed)
-            # For methods of the user's own that use the global generator.
-            np.random.seed(seed % 2**32)  # noqa: NPY002
-            torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = False, True
-            torch.use_deterministic_algorithms(True, warn_only=True)
-            # Uninitialised memory is never read here, so filling it would only cost time.
-            torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-            yield
-        finally:
-            torch.set_num_threads(threads_before)
-            random.setstate(python_before)
-            np.random.set_state(numpy_before)  # noqa: NPY002
-            torch.use_deterministic_algorithms(deterministic_before, warn_only=warn_only_before)
-            torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = cudnn_before
-            torch.utils.deterministic.fill_uninitialized_memory = fill_before  # type: ignore[attr-defined]
+    cudnn, memory = torch.backends.cudnn, torch.utils.deterministic
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    with torch.random.fork_rng([device] if device.type == "cuda" else []), ExitStack() as afterwards:
+        afterwards.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(threads)
+        torch.manual_seed(seed)
+        # Python's and NumPy's global generators: for methods of the user's own that use them.
+        afterwards.callback(random.setstate, random.getstate())
+        random.seed(seed)
+        afterwards.callback(np.random.set_state, np.random.get_state())  # noqa: NPY002
+        np.random.seed(seed % 2**32)  # noqa: NPY002
+        was_deterministic = torch.are_deterministic_algorithms_enabled()
+        afterwards.callback(torch.use_deterministic_algorithms, was_deterministic, warn_only=warn_only)
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        # Uninitialised memory is never read here, so filling it would only cost time.
+        switches = ((cudnn, "benchmark", False), (cudnn, "deterministic", True))
+        for place, name, value in (*switches, (memory, "fill_uninitialized_memory", False)):
+            afterwards.callback(setattr, place, name, getattr(place, name))
+            setattr(place, name, value)
+        yield
 
 
 def _by_corruption(stream: Stream) -> tuple[npt.NDArray[np.int64], list[str]]:

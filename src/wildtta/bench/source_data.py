@@ -24,19 +24,16 @@ from wildtta.randomness import numpy_generator
 from wildtta.streams import Domain, Stream, balanced_subset
 from wildtta.streams.stream import given
 
-SOURCE_COUNT = 2000
-"""Source images where ``data_options`` has no ``source_images``: as many as EATA's authors take."""
 
-
+@dataclasses.dataclass(frozen=True)
 class SourceBatches:
     """Batches of network inputs, read anew in every iteration; never all in memory."""
 
-    def __init__(self, images: Images, stream: Stream) -> None:
-        self._images = images
-        self._stream = stream
+    images: Images
+    stream: Stream
 
     def __iter__(self) -> Iterator[Tensor]:
-        return self._images.batches(self._stream)
+        return self.images.batches(self.stream)
 
 
 def wanted_source_fields(cell: Cell) -> list[str]:
@@ -56,7 +53,7 @@ def source_options(cell: Cell, images: Images, root: str | None) -> tuple[dict[s
     wanted = wanted_source_fields(cell)
     if not wanted:
         return {}, ""
-    count = int(cell.data_options.get("source_images", SOURCE_COUNT))
+    count = int(cell.data_options.get("source_images", 2000))  # as many as EATA's authors take
     if cell.data != "glyphs" and root is None:
         # Some methods can do without (ReCAP); those that cannot say so at their first batch.
         return {}, "no source images"
@@ -65,5 +62,6 @@ def source_options(cell: Cell, images: Images, root: str | None) -> tuple[dict[s
     chosen = balanced_subset(source.labels, count)
     # In class order a batch would hold one class; the order is part of what the method computes.
     order = numpy_generator(0).permutation(chosen)
-    batches = SourceBatches(images.like({Domain("given"): source}), given(order, 64))
+    prepared = dataclasses.replace(images, sets={Domain("given"): source})
+    batches = SourceBatches(prepared, given(order, 64))
     return dict.fromkeys(wanted, batches), f"{len(order)} source images: {where}"

@@ -30,11 +30,9 @@ def split_positions(labels: npt.NDArray[np.int64], split: str) -> npt.NDArray[np
     if split.endswith("classes"):
         first = np.isin(labels, present[: -(-len(present) // 2)])
     else:
-        order = np.argsort(labels, kind="stable")
-        rank = np.empty(len(labels), dtype=np.int64)
-        rank[order] = np.concatenate([np.arange(count) for count in counts])
-        half = dict(zip(present.tolist(), (-(-counts // 2)).tolist(), strict=True))
-        first = rank < np.array([half[int(label)] for label in labels])
+        of_class = np.split(np.argsort(labels, kind="stable"), np.cumsum(counts)[:-1])
+        first = np.zeros(len(labels), dtype=bool)
+        first[np.concatenate([members[: -(-len(members) // 2)] for members in of_class])] = True
     positions = np.flatnonzero(first if split.startswith("first") else ~first)
     if not len(positions):
         raise BenchError(f"the split {split!r} of {len(labels)} images is empty")
@@ -77,5 +75,4 @@ def stream_options(cell: Cell) -> dict[str, Any]:
     """The scenario's options with numbers for the text ``inf``; unknown ones are an error."""
     known = scenario_options(cell.scenario)
     refuse_unknown(cell.scenario_options, known, f"scenario {cell.scenario!r} has no option {{}}")
-    options: dict[str, Any] = each_value(cell.scenario_options, infinite)
-    return options
+    return {name: each_value(value, infinite) for name, value in cell.scenario_options.items()}

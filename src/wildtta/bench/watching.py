@@ -27,6 +27,7 @@ class Display:
     def __init__(self, cells: Sequence[Cell]) -> None:
         self._lines = told_apart(cells)
         self._progress = Progress("cells", "cells")
+        self.notice, self.end = self._progress.say, self._progress.end
         self._begun: dict[str, float] = {}
         self._finished = 0
 
@@ -49,12 +50,6 @@ class Display:
         done = self._finished + sum(self._begun.values())
         self._progress.update(done, line=line, style="" if good else "bold red")
 
-    def notice(self, text: str) -> None:
-        self._progress.say(text)
-
-    def end(self) -> None:
-        self._progress.end()
-
 
 def _result(row: Row) -> str:
     metrics, cost = row["metrics"], row["cost"]
@@ -63,27 +58,23 @@ def _result(row: Row) -> str:
     return f"{metrics['accuracy']:.1f} %{collapsed} ({speed}{row['wall_s']:.1f} s)"
 
 
-class TensorBoard:
-    """Running accuracy and per-batch series of every finished cell, one TensorBoard run each."""
+def tensorboard_writer() -> Any:
+    """TensorBoard's writer of one run."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise BenchError("--tensorboard needs tensorboard: pip install 'wildtta[track]'") from error
+    return SummaryWriter
 
-    def __init__(self, folder: str) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise BenchError("--tensorboard needs tensorboard: pip install 'wildtta[track]'") from error
-        self._writer: Any = SummaryWriter
-        self._folder = folder
 
-    def write(self, row: Row) -> None:
-        """The curves of a row; nothing where it has no numbers."""
-        if row["status"] != "ok":
-            return
-        title = Cell.from_row(row).describe().replace(" ", "_").replace("/", "-").replace(":", "-")
-        with self._writer(log_dir=f"{self._folder}/{title}-{row['key'][:6]}") as writer:
-            for samples, accuracy in row["metrics"]["running"]:
-                writer.add_scalar("accuracy so far", accuracy, samples)
-            batches = row["series"].get("batch", [])
-            for name, values in row["series"].items():
-                for batch, value in zip(batches, values, strict=True):
-                    if name != "batch" and value is not None:
-                        writer.add_scalar(f"batch/{name}", value, batch)
+def write_curves(row: Row, folder: str) -> None:
+    """Running accuracy and per-batch series of a finished cell as a TensorBoard run."""
+    title = Cell.from_row(row).describe().translate(str.maketrans(" /:", "_--"))
+    with tensorboard_writer()(log_dir=f"{folder}/{title}-{row['key'][:6]}") as writer:
+        for samples, accuracy in row["metrics"]["running"]:
+            writer.add_scalar("accuracy so far", accuracy, samples)
+        batches = row["series"].get("batch", [])
+        for name, values in row["series"].items():
+            for batch, value in zip(batches, values, strict=True):
+                if name != "batch" and value is not None:
+                    writer.add_scalar(f"batch/{name}", value, batch)

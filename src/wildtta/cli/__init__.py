@@ -25,7 +25,3 @@ def main() -> None:
         if hasattr(verb, "register"):
             verb.register(app)
     app()
-
-
-if __name__ == "__main__":
-    main()

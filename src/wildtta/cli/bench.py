@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from wildtta.cli.launching import Launch, exit_code, one_line_errors, print_rows, runs_cells
+from wildtta.bench import load_grid, merge, read
+from wildtta.bench.cell import told_apart
+from wildtta.bench.journal import write
+from wildtta.bench.launching import check_cells
+from wildtta.bench.migration import migrated
+from wildtta.cli.launching import Launch, one_line_errors, print_rows, runs_cells
+
+_to_stderr = partial(typer.echo, err=True)
 
 
 def register(app: typer.Typer) -> None:
-    """Add the verbs."""
     app.command("bench")(runs_cells(bench))
     app.command("merge")(merge_journals)
     app.command("migrate")(migrate_journal)
@@ -31,10 +38,6 @@ def bench(
     some cells failed, 2 the request cannot be run.
     """
     with one_line_errors(journal):
-        from wildtta.bench import load_grid, read
-        from wildtta.bench.cell import told_apart
-        from wildtta.bench.launching import check_cells
-
         cells = load_grid(grid)
         if dry_run:
             check_cells(cells, None if launch.root is None else str(launch.root))
@@ -49,7 +52,7 @@ def bench(
             f"{len(outcome.rows)} cells in {journal}: {outcome.ran} run now ({outcome.failed} failed), "
             f"{outcome.found} found"
         )
-    raise typer.Exit(exit_code(outcome))
+    raise typer.Exit(outcome.failed > 0)
 
 
 def merge_journals(
@@ -59,8 +62,6 @@ def merge_journals(
 ) -> None:
     """Merge journals into one: per cell the newest row, and a finished one before a failed one."""
     with one_line_errors():
-        from wildtta.bench import merge
-
         count = merge(journals, into, series=series, say=_to_stderr)
         typer.echo(f"{count} cells in {into}")
 
@@ -75,15 +76,8 @@ def migrate_journal(
     says so.
     """
     with one_line_errors():
-        from wildtta.bench.journal import read, write
-        from wildtta.bench.migration import migrated
-
         rows, report = migrated(read(old, say=_to_stderr))
         write(rows, new)
         for line in report:
             typer.echo(line)
         typer.echo(f"{len(rows)} rows in {new}")
-
-
-def _to_stderr(text: str) -> None:
-    typer.echo(text, err=True)

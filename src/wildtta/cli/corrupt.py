@@ -9,6 +9,9 @@ from typing import Annotated, Literal, cast
 import typer
 
 from wildtta.cli.launching import one_line_errors
+from wildtta.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
+from wildtta.data.write_corrupted import Progress as Files
+from wildtta.data.write_corrupted import Settings, write_corrupted
 from wildtta.progress import Progress
 
 CONSTANTS = ("auto", "imagenet", "tiny")
@@ -16,7 +19,6 @@ BROKEN = ("fatal", "skip")
 
 
 def register(app: typer.Typer) -> None:
-    """Add the verb."""
     app.command("corrupt")(corrupt)
 
 
@@ -48,9 +50,6 @@ def corrupt(
     ] = "fatal",
 ) -> None:
     """Write a corrupted copy of a data set in the layout of ImageNet-C. Run it again to resume."""
-    from wildtta.data.write_corrupted import Progress as Files
-    from wildtta.data.write_corrupted import Settings, write_corrupted
-
     started, display = time.monotonic(), Progress("corrupting", "files")
 
     def show(files: Files) -> None:
@@ -99,8 +98,6 @@ def parse_severities(text: str) -> tuple[int, ...]:
 
 def parse_corruptions(names: list[str]) -> tuple[str, ...]:
     """The corruptions asked for: none named means the 15, ``all`` means these and the 4 extra ones."""
-    from wildtta.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
-
     known = CORRUPTIONS + EXTRA_CORRUPTIONS
     if "all" in names:
         return known

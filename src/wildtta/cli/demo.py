@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from wildtta.cli.launching import Device, console, exit_code, one_line_errors, print_failures
-
-if TYPE_CHECKING:
-    from wildtta.bench import Cell, Row
+from wildtta import report
+from wildtta.bench import Cell, Row, launch
+from wildtta.cli.launching import Device, console, one_line_errors, print_failures
+from wildtta.data import CORRUPTIONS
 
 _OUT = Path("wildtta-report")
 NETWORKS = {"glyphs:resnet_gn": "ResNet, GroupNorm", "glyphs:vit": "ViT, LayerNorm"}
@@ -36,8 +36,6 @@ SCENARIOS = {
 
 def _stream(model: str, scenario: str) -> dict[str, Any]:
     """The fields of a cell that make the stream."""
-    from wildtta.data import CORRUPTIONS
-
     length = LENGTHS[model][scenario]
     shift: dict[str, Any] = {"corruptions": ("gaussian_noise",), "severity": NOISE_SEVERITY[model]}
     if scenario == "single":
@@ -50,7 +48,6 @@ def _stream(model: str, scenario: str) -> dict[str, Any]:
 
 
 def register(app: typer.Typer) -> None:
-    """Add the verb."""
     app.command("demo")(demo)
 
 
@@ -66,9 +63,6 @@ def demo(
     Glyphs are rendered letters and the networks are small: a demonstration, not evidence.
     """
     with one_line_errors():
-        from wildtta import report
-        from wildtta.bench import launch
-
         journal = out / "demo.jsonl"
         journal.unlink(missing_ok=True)
         cells = planned()
@@ -81,17 +75,15 @@ def demo(
         at_a_time = workers or min(4, os.cpu_count() or 1)
         outcome = launch(demo_cells(), journal=journal, device=device, per_device=at_a_time)
         found = {row["key"]: row for row in outcome.rows}
-        rows = [found[cell.key] for cell in cells.values()]
+        rows = {place: found[cell.key] for place, cell in cells.items()}
         print_story(rows)
-        written = report.write(rows, out, title="wildtta demo: glyphs")
+        written = report.write(list(rows.values()), out, title="wildtta demo: glyphs")
         typer.echo(f"\nReport: {written.html} (open it in a browser); every number: {journal}")
-    raise typer.Exit(exit_code(outcome))
+    raise typer.Exit(outcome.failed > 0)
 
 
 def planned() -> dict[tuple[str, str, str], Cell]:
     """The cells of the demonstration by network, scenario and method."""
-    from wildtta.bench import Cell
-
     return {
         (model, scenario, method): Cell(
             model=model, model_name=NETWORKS[model], method=method, name=METHODS[method], **_stream(model, scenario)
@@ -110,27 +102,23 @@ def demo_cells() -> list[Cell]:
     return sorted(planned().values(), key=cost, reverse=True)
 
 
-def print_story(rows: Sequence[Row]) -> None:
+def print_story(rows: Mapping[tuple[str, str, str], Row]) -> None:
     """Accuracy by network, method and scenario; a collapse is marked."""
     from rich.table import Table
 
-    from wildtta.bench import Cell
-
-    found = {row["key"]: row for row in rows}
-    shown = {place: _shown(found[cell.key]) for place, cell in planned().items()}
     heading = "Online accuracy, % (in brackets: share of the most predicted class, last fifth)"
     table = Table("network", "method", title=heading, show_edge=False)
     for title in SCENARIOS.values():
         table.add_column(title, justify="right", no_wrap=True)
     for model, method in itertools.product(NETWORKS, METHODS):
-        results = [shown[model, scenario, method] for scenario in SCENARIOS]
+        results = [_shown(rows[model, scenario, method]) for scenario in SCENARIOS]
         last = method == list(METHODS)[-1]
         table.add_row(NETWORKS[model] if method == "none" else "", METHODS[method], *results, end_section=last)
     console(120).print(table)
-    for row in rows:
+    for row in rows.values():
         if row["status"] == "ok" and row["metrics"]["collapsed"]:
             typer.echo(f"collapsed onto one class: {Cell.from_row(row).describe()}")
-    print_failures(rows)
+    print_failures(rows.values())
 
 
 def _shown(row: Row) -> str:

@@ -6,54 +6,45 @@ import functools
 import inspect
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from wildtta.bench.cell import Cell
-from wildtta.bench.errors import BenchError
-from wildtta.bench.journal import Row
+from wildtta import bench
+from wildtta.bench import BenchError, Cell, Outcome, Row
 
-if TYPE_CHECKING:
-    from wildtta.bench import Outcome
-
-Data = Annotated[Path | None, typer.Option("--data", help="Folder (or zip) of the data.", metavar="DIR")]
-Source = Annotated[
-    Path | None, typer.Option("--source", help="Clean source images, for methods that want some (EATA).", metavar="DIR")
-]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda (all GPUs), or names with commas: cuda:0,cuda:1.")]
-PerDevice = Annotated[int, typer.Option(min=1, help="Cells at a time on each device; small networks leave a GPU idle.")]
-Ray = Annotated[str | None, typer.Option(help="Run on a Ray cluster: auto, or its address.", metavar="auto|ADDRESS")]
-Threads = Annotated[int, typer.Option(min=1, help="CPU threads of each worker (part of what decides the last digits).")]
-Loaders = Annotated[int | None, typer.Option(min=0, help="Decoding processes of each worker, for large data.")]
-TensorBoardFolder = Annotated[
-    str | None, typer.Option("--tensorboard", help="Also write TensorBoard files.", metavar="DIR")
-]
-
-INTERRUPTED = 130
 
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
     """The options of every verb that runs cells; called, it runs some."""
 
-    root: Data = None
-    source: Source = None
+    root: Annotated[Path | None, typer.Option("--data", help="Folder (or zip) of the data.", metavar="DIR")] = None
+    source: Annotated[
+        Path | None, typer.Option(help="Clean source images, for methods that want some (EATA).", metavar="DIR")
+    ] = None
     device: Device = "auto"
-    per_device: PerDevice = 1
-    ray: Ray = None
-    threads: Threads = 1
-    loaders: Loaders = None
-    tensorboard: TensorBoardFolder = None
+    per_device: Annotated[
+        int, typer.Option(min=1, help="Cells at a time on each device; small networks leave a GPU idle.")
+    ] = 1
+    ray: Annotated[
+        str | None, typer.Option(help="Run on a Ray cluster: auto, or its address.", metavar="auto|ADDRESS")
+    ] = None
+    threads: Annotated[
+        int, typer.Option(min=1, help="CPU threads of each worker (part of what decides the last digits).")
+    ] = 1
+    loaders: Annotated[int | None, typer.Option(min=0, help="Decoding processes of each worker, for large data.")] = (
+        None
+    )
+    tensorboard: Annotated[str | None, typer.Option(help="Also write TensorBoard files.", metavar="DIR")] = None
 
     def __call__(self, cells: Sequence[Cell], *, journal: Path | None, **changes: Any) -> Outcome:
         """:func:`wildtta.bench.launch` with these options; ``changes`` go before them."""
-        from wildtta import bench
-
         return bench.launch(cells, journal=journal, **{**asdict(self), **changes})
 
 
@@ -86,12 +77,7 @@ def one_line_errors(journal: Path | None = None) -> Iterator[None]:
     except KeyboardInterrupt:
         safe = f"finished cells are in {journal}; " if journal is not None else ""
         typer.echo(f"\nwildtta: interrupted; {safe}run the same command again to go on", err=True)
-        raise typer.Exit(INTERRUPTED) from None
-
-
-def exit_code(outcome: Outcome) -> int:
-    """0 where every cell has its numbers, 1 where some failed."""
-    return int(any(row["status"] != "ok" for row in outcome.rows))
+        raise typer.Exit(130) from None  # as a shell reports SIGINT
 
 
 def pairs(entries: Sequence[str] | None, option: str) -> dict[str, Any]:
@@ -136,8 +122,7 @@ def print_rows(rows: Sequence[Row]) -> None:
     print_failures(rows)
 
 
-def print_failures(rows: Sequence[Row]) -> None:
-    """What failed, with its reason."""
+def print_failures(rows: Iterable[Row]) -> None:
     for row in rows:
         if row["status"] != "ok":
             typer.echo(f"failed: {Cell.from_row(row).describe()}: {row['reason']}", err=True)

@@ -9,10 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from wildtta.cli.launching import console, one_line_errors
+from wildtta.methods.pages import COLUMNS, PAGES
+from wildtta.methods.registry import config_classes, get_method
 
 
 def register(app: typer.Typer) -> None:
-    """Add the verb."""
     app.command("methods")(methods)
 
 
@@ -24,30 +25,21 @@ def methods(
 ) -> None:
     """List the methods, or one with its options."""
     with one_line_errors():
-        from wildtta.methods.pages import PAGES
-        from wildtta.methods.registry import config_classes, get_method
-
         if markdown is not None:
             if markdown not in PAGES:
                 raise ValueError(f"no generated page is called {markdown!r}; there are {', '.join(PAGES)}")
             typer.echo(PAGES[markdown](), nl=False)
         elif name is None:
-            _print_all(config_classes())
+            _print_all()
         else:
             _print_one(type(get_method(name)))
 
 
-_ON_A_NARROW_TERMINAL = ("name", "updates", "passes fwd / bwd")
-_WIDE = 140
-
-
-def _print_all(known: dict[str, Any]) -> None:
+def _print_all() -> None:
     from rich.table import Table
 
-    from wildtta.methods.pages import COLUMNS
-
-    screen = console(200)
-    shown = list(COLUMNS) if screen.width >= _WIDE else list(_ON_A_NARROW_TERMINAL)
+    known, screen = config_classes(), console(200)
+    shown = COLUMNS if screen.width >= 140 else ("name", "updates", "passes fwd / bwd")
     table = Table(show_edge=False, pad_edge=False)
     for heading in shown:
         table.add_column(heading, overflow="fold", no_wrap=heading == "name")

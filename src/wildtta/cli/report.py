@@ -8,14 +8,17 @@ from typing import Annotated
 
 import typer
 
+from wildtta.bench import BenchError, read
 from wildtta.cli.launching import one_line_errors
+from wildtta.paper import sections
 from wildtta.report import MOST_CURVES, TITLE
+from wildtta.report.document import gather
+from wildtta.report.writing import write_document, write_page
 
 _OUT = Path("wildtta-report")
 
 
 def register(app: typer.Typer) -> None:
-    """Add the verb."""
     app.command("report")(report)
 
 
@@ -42,20 +45,14 @@ def report(
     others become tables of methods against scenarios. A journal that isn't finished gives the part that it has.
     """
     with one_line_errors():
-        from wildtta.bench import BenchError, read
-        from wildtta.paper import sections
-        from wildtta.report.document import gather
-        from wildtta.report.writing import write_document, write_page
-
         words = "\n\n".join(path.read_text(encoding="utf-8").strip() for path in intro or ())
         rows = read(journals, say=lambda text: typer.echo(text, err=True))
         if not rows:
             raise BenchError(f"{', '.join(map(str, journals))}: no finished cell yet; run some first")
         typer.echo(f"{len(rows)} cells; writing the report ...", err=True)
-        given: list[tuple[str, object]] = [("--out", out), ("--page", page), ("--title", title)]
-        given += [("--intro", path) for path in intro or ()]
-        given.append(("--figures", None if figures == MOST_CURVES else figures))
+        given = [("--out", out), ("--page", page), ("--title", title), *(("--intro", path) for path in intro or ())]
         options = [word for name, value in given if value is not None for word in (name, value)]
+        options += [] if figures == MOST_CURVES else ["--figures", str(figures)]
         document = gather(
             rows,
             title=title or TITLE,

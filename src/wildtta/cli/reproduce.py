@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any, cast
 
 import typer
 
-from wildtta.cli.launching import Launch, console, exit_code, one_line_errors, pairs, runs_cells
-
-if TYPE_CHECKING:
-    from wildtta.bench import Cell, Row
-    from wildtta.paper import Experiment, Setting, Where
+from wildtta.bench import BenchError, Cell, Row, read
+from wildtta.bench.launching import devices_named
+from wildtta.cli.launching import Launch, console, one_line_errors, pairs, runs_cells
+from wildtta.paper import Experiment, Network, Setting, Where, asked, experiments, section, select, setting, unique
+from wildtta.paper.estimate import estimate, measure_pace, measured_rates
+from wildtta.paper.settings import IMAGENET_NETWORKS
+from wildtta.report.document import gather
+from wildtta.report.terminal import claim_lines, rich_table
+from wildtta.report.writing import write_document
 
 _WIDE = 160
 
 
 def register(app: typer.Typer) -> None:
-    """Add the verb."""
     app.command("reproduce")(runs_cells(reproduce))
 
 
@@ -64,30 +68,31 @@ def reproduce(
     """
     book = journal or Path("runs") / f"reproduce-{on}.jsonl"
     with one_line_errors(book):
-        from wildtta.bench import BenchError, read
-        from wildtta.paper import asked, select, setting, unique
-
+        if weights not in ("pinned", "none"):
+            raise ValueError(
+                f"--weights is 'pinned' or 'none', got {weights!r}; a file goes with --model NAME=MODEL@FILE"
+            )
         where = setting(
-            cast("Where", on),
+            cast(Where, on),
             scale="quick" if quick else scale,
             seeds=seeds,
             protocol=protocol,
             limit=limit,
-            random_weights=_random(weights),
-            networks=_networks(model, weights),
+            random_weights=weights == "none",
+            networks=_networks(model, {"pretrained": False} if weights == "none" else {}) if model else None,
             overrides=_overrides(set_),
         )
         if listing or not names:
             _list(where, read(book) if book.exists() else [], launch.device)
             return
         chosen = select([name.lower() for name in names])
+        wanted = _filter(where, method or [], network or [], set(corruption or []))
         cells: list[Cell] = []
         askers: dict[str, list[dict[str, Any]]] = {}
         for experiment in chosen:
-            for cell in experiment.cells(where):
-                if _wanted(cell, where, method, network, corruption):
-                    cells.append(cell)
-                    askers.setdefault(cell.key, []).append(asked(experiment, where))
+            for cell in filter(wanted, experiment.cells(where)):
+                cells.append(cell)
+                askers.setdefault(cell.key, []).append(asked(experiment, where))
         if not cells:
             raise BenchError("nothing of this can be run here: every row lacks its method, network or corruption")
         outcomes = [
@@ -95,29 +100,17 @@ def reproduce(
             for root, part in _by_root(unique(cells), {"imagenet-r": imagenet_r, "imagenet": imagenet}, launch.root)
         ]
         _report(chosen, where, [row for outcome in outcomes for row in outcome.rows], out or book.with_suffix(""))
-    raise typer.Exit(max(exit_code(outcome) for outcome in outcomes))
+    raise typer.Exit(any(outcome.failed for outcome in outcomes))
 
 
-def _random(weights: str) -> bool:
-    if weights not in ("pinned", "none"):
-        raise ValueError(f"--weights is 'pinned' or 'none', got {weights!r}; a file goes with --model NAME=MODEL@FILE")
-    return weights == "none"
-
-
-def _networks(entries: Sequence[str] | None, weights: str) -> Any:
-    """The user's own networks by the paper's names; None: the usual ones."""
-    from wildtta.paper import Network
-    from wildtta.paper.settings import IMAGENET_NETWORKS
-
-    if not entries:
-        return None
+def _networks(entries: Sequence[str], options: dict[str, Any]) -> dict[str, Network]:
+    """The user's own networks by the paper's names."""
     networks = {}
     for entry in entries:
         name, equals, place = entry.partition("=")
         if not equals or name not in IMAGENET_NETWORKS:
             raise ValueError(f"--model takes NAME=MODEL with NAME one of {', '.join(IMAGENET_NETWORKS)}; got {entry!r}")
         spec, _, file = place.partition("@")
-        options = {"pretrained": False} if _random(weights) else {}
         networks[name] = Network(model=spec, model_options=options, weights=file or None)
     return networks
 
@@ -132,54 +125,42 @@ def _overrides(entries: Sequence[str] | None) -> dict[str, dict[str, Any]]:
     return overrides
 
 
-def _wanted(
-    cell: Cell,
-    where: Setting,
-    methods: Sequence[str] | None,
-    networks: Sequence[str] | None,
-    corruptions: Sequence[str] | None,
-) -> bool:
-    """Whether the filters of the command line leave this cell in."""
-    for name in networks or ():
+def _filter(
+    where: Setting, methods: Sequence[str], networks: Sequence[str], corruptions: set[str]
+) -> Callable[[Cell], bool]:
+    """Whether the filters of the command line leave a cell in; an empty one leaves all."""
+    for name in networks:
         if name not in where.networks:
             raise ValueError(f"no network {name!r} here; there are {', '.join(where.networks)}")
-    for name in methods or ():
+    for name in methods:
         if name not in where.methods:
             raise ValueError(f"unknown method {name!r}; there are {', '.join(sorted(where.methods))}")
-    models = {where.networks[name].model for name in networks or ()}
-    return (
+    models = {where.networks[name].model for name in networks}
+    return lambda cell: (
         (not methods or cell.method in methods)
         and (not models or cell.model in models)
-        and (not corruptions or bool(set(cell.corruptions) & set(corruptions)))
+        and (not corruptions or not corruptions.isdisjoint(cell.corruptions))
     )
 
 
 def _by_root(
     cells: Sequence[Cell], roots: dict[str, Path | None], usual: Path | None
-) -> list[tuple[Path | None, list[Cell]]]:
+) -> Iterable[tuple[Path | None, list[Cell]]]:
     """Cells by the folder that holds their data; those whose folder is not named are left out with a message."""
-    groups: dict[str, list[Cell]] = {}
+    lacking = Counter(cell.data for cell in cells if roots.get(cell.data, ...) is None)
+    for data, count in lacking.items():
+        typer.echo(f"{count} cells need {data}: name its folder with --{data}; they are left out", err=True)
+    placed: dict[Path | None, list[Cell]] = {}
     for cell in cells:
-        groups.setdefault(cell.data if cell.data in roots else "", []).append(cell)
-    placed = []
-    for data, part in groups.items():
-        root = roots[data] if data else usual
-        if data and root is None:
-            typer.echo(f"{len(part)} cells need {data}: name its folder with --{data}; they are left out", err=True)
-            continue
-        placed.append((root, part))
+        if cell.data not in lacking:
+            placed.setdefault(roots.get(cell.data, usual), []).append(cell)
     if not placed:
         raise ValueError("no data for any of these cells")
-    return placed
+    return placed.items()
 
 
 def _report(experiments: Sequence[Experiment], where: Setting, rows: Sequence[Row], out: Path) -> None:
     """The tables and claims on the terminal, and everything in files."""
-    from wildtta.paper import section
-    from wildtta.report.document import gather
-    from wildtta.report.terminal import claim_lines, rich_table
-    from wildtta.report.writing import write_document
-
     shown = section(where, rows, [experiment.name for experiment in experiments])
     document = gather(rows, title=f"SAR and SAR² on {where.where}", sections=[shown])
     figures = [replace(figure.table, title=figure.title) for figure in shown.figures if figure.table is not None]
@@ -195,10 +176,6 @@ def _report(experiments: Sequence[Experiment], where: Setting, rows: Sequence[Ro
 def _list(where: Setting, rows: Sequence[Row], device: str) -> None:
     """All experiments: name, title, needs, cells, cost."""
     from rich.table import Table
-
-    from wildtta.bench.launching import devices_named
-    from wildtta.paper import experiments
-    from wildtta.paper.estimate import estimate, measure_pace, measured_rates
 
     place = devices_named(device)[0]
     small = where.where == "glyphs"

@@ -8,13 +8,14 @@ from typing import Annotated
 
 import typer
 
-from wildtta.cli.launching import Launch, exit_code, one_line_errors, pairs, print_rows, runs_cells
+from wildtta.bench import MULTI_DOMAIN, Cell
+from wildtta.cli.launching import Launch, one_line_errors, pairs, print_rows, runs_cells
+from wildtta.data import CORRUPTIONS
 
 Names = list[str] | None
 
 
 def register(app: typer.Typer) -> None:
-    """Add the verb."""
     app.command("run")(runs_cells(run))
 
 
@@ -50,9 +51,6 @@ def run(
     Example: wildtta run --model glyphs:vit --method tent --method steady --scenario label_shift
     """
     with one_line_errors(journal):
-        from wildtta.bench import MULTI_DOMAIN, Cell
-        from wildtta.data import CORRUPTIONS
-
         named = corruption or ["gaussian_noise"]
         every = list(CORRUPTIONS) if named == ["all"] else [] if named == ["clean"] else named
         streams = [tuple(every)] if scenario in MULTI_DOMAIN or not every else [(name,) for name in every]
@@ -80,4 +78,4 @@ def run(
         ]
         outcome = launch(cells, journal=journal)
         print_rows(outcome.rows)
-    raise typer.Exit(exit_code(outcome))
+    raise typer.Exit(outcome.failed > 0)

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+import torch
 import typer
+from torch import nn
 
+from wildtta.bench import Cell
+from wildtta.bench.models import build_model
 from wildtta.cli.launching import one_line_errors
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from wildtta.data import InputProtocol
+from wildtta.data import InputProtocol, input_protocol
+from wildtta.glyphs import NETWORKS, glyph_atlas, load_atlas, save_atlas
+from wildtta.glyphs.training import TrainingPlan, train_networks
+from wildtta.methods.ttt.rotation import save_branch
+from wildtta.training.batches import source_images
+from wildtta.training.diffusion import DiffusionPlan, save_diffusion, train_diffusion
+from wildtta.training.rotation import BranchPlan, train_branch
 
 Atlas = Annotated[Path | None, typer.Option(help="Glyph atlas file; rendered from fonts if absent.")]
 BatchSize = Annotated[int, typer.Option(min=1)]
@@ -25,7 +31,6 @@ Workers = Annotated[int, typer.Option(min=0, help="Reading processes.")]
 
 
 def register(app: typer.Typer) -> None:
-    """Add the verbs."""
     for verb in (ttt_train, diffusion_train, train_glyphs):
         app.command(verb.__name__.replace("_", "-"))(verb)
 
@@ -50,12 +55,6 @@ def ttt_train(
     atlas: Atlas = None,
 ) -> None:
     """Train a rotation branch on source images, the network's trunk frozen (10 epochs, as in the paper)."""
-    from wildtta.bench.cell import Cell
-    from wildtta.bench.models import build_model
-    from wildtta.methods.ttt.rotation import save_branch
-    from wildtta.training.batches import source_images
-    from wildtta.training.rotation import BranchPlan, train_branch
-
     with one_line_errors():
         network = build_model(Cell(model=model, weights=weights)).to(device)
         images = source_images(on, data, count=count, seed=seed, atlas=atlas)
@@ -83,11 +82,6 @@ def diffusion_train(
     atlas: Atlas = None,
 ) -> None:
     """Train a small unconditional diffusion model on source images (for large ones, take a published one)."""
-    import torch
-
-    from wildtta.training.batches import source_images
-    from wildtta.training.diffusion import DiffusionPlan, save_diffusion, train_diffusion
-
     with one_line_errors():
         widths = tuple(int(width) for width in channels.split(","))
         plan = DiffusionPlan(
@@ -117,9 +111,6 @@ def train_glyphs(
     corrupted_images: Annotated[int, typer.Option(min=0, help="Test images per corruption; 0: none.")] = 2_000,
 ) -> None:
     """Train the embedded glyph networks (GroupNorm ResNet, LayerNorm ViT) from scratch on rendered glyphs."""
-    from wildtta.glyphs import NETWORKS, glyph_atlas, load_atlas, save_atlas
-    from wildtta.glyphs.training import TrainingPlan, train_networks
-
     with one_line_errors():
         masks = load_atlas(atlas) if atlas else glyph_atlas()
         if export_atlas:
@@ -139,6 +130,4 @@ def train_glyphs(
 
 
 def _protocol(name: str, on: str, network: nn.Module | None = None) -> InputProtocol:
-    from wildtta.data import input_protocol
-
     return input_protocol(("glyphs" if on == "glyphs" else "paper") if name == "auto" else name, network)
