@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -44,6 +43,7 @@ def report(
     with one_line_errors():
         from wildtta.bench import BenchError, read
         from wildtta.paper import sections
+        from wildtta.report.command import command_line
         from wildtta.report.document import gather
         from wildtta.report.writing import write_document, write_page
 
@@ -52,18 +52,16 @@ def report(
         if not rows:
             raise BenchError(f"{', '.join(map(str, journals))}: no finished cell yet; run some first")
         typer.echo(f"{len(rows)} cells; writing the report ...", err=True)
-        given: list[tuple[str, object]] = [("--out", out), ("--page", page), ("--title", title)]
-        given += [("--intro", path) for path in intro or ()]
-        given.append(("--figures", None if figures == MOST_CURVES else figures))
-        options = [word for name, value in given if value is not None for word in (name, value)]
-        document = gather(
-            rows,
-            title=title or TITLE,
-            sections=sections(rows),
-            intro=words,
-            figures=figures,
-            command=shlex.join(map(str, ["wildtta", "report", *journals, *options])),
+        command = command_line(
+            ["wildtta", "report", *journals],
+            ("--out", out),
+            ("--page", page),
+            ("--title", title),
+            *(("--intro", path) for path in intro or ()),
+            ("--figures", None if figures == MOST_CURVES else figures),
         )
+        shown, heading = sections(rows), title or TITLE
+        document = gather(rows, title=heading, sections=shown, intro=words, figures=figures, command=command)
         if page is not None:
             typer.echo(f"page:   {write_page(document, page)}")
         if out is not None or page is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -73,7 +73,7 @@ def reproduce(
             seeds=seeds,
             protocol=protocol,
             limit=limit,
-            random_weights=_random(weights),
+            random_weights=weights == "none",
             networks=_networks(model, weights),
             overrides=_overrides(set_),
         )
@@ -81,13 +81,13 @@ def reproduce(
             _list(where, read(book) if book.exists() else [], launch.device)
             return
         chosen = select([name.lower() for name in names])
+        wanted = _filter(where, method or (), network or (), corruption or ())
         cells: list[Cell] = []
         askers: dict[str, list[dict[str, Any]]] = {}
         for experiment in chosen:
-            for cell in experiment.cells(where):
-                if _wanted(cell, where, method, network, corruption):
-                    cells.append(cell)
-                    askers.setdefault(cell.key, []).append(asked(experiment, where))
+            for cell in filter(wanted, experiment.cells(where)):
+                cells.append(cell)
+                askers.setdefault(cell.key, []).append(asked(experiment, where))
         if not cells:
             raise BenchError("nothing of this can be run here: every row lacks its method, network or corruption")
         outcomes = [
@@ -98,28 +98,22 @@ def reproduce(
     raise typer.Exit(max(exit_code(outcome) for outcome in outcomes))
 
 
-def _random(weights: str) -> bool:
-    if weights not in ("pinned", "none"):
-        raise ValueError(f"--weights is 'pinned' or 'none', got {weights!r}; a file goes with --model NAME=MODEL@FILE")
-    return weights == "none"
-
-
 def _networks(entries: Sequence[str] | None, weights: str) -> Any:
     """The user's own networks by the paper's names; None: the usual ones."""
     from wildtta.paper import Network
     from wildtta.paper.settings import IMAGENET_NETWORKS
 
-    if not entries:
-        return None
+    if weights not in ("pinned", "none"):
+        raise ValueError(f"--weights is 'pinned' or 'none', got {weights!r}; a file goes with --model NAME=MODEL@FILE")
     networks = {}
-    for entry in entries:
+    for entry in entries or ():
         name, equals, place = entry.partition("=")
         if not equals or name not in IMAGENET_NETWORKS:
             raise ValueError(f"--model takes NAME=MODEL with NAME one of {', '.join(IMAGENET_NETWORKS)}; got {entry!r}")
         spec, _, file = place.partition("@")
-        options = {"pretrained": False} if _random(weights) else {}
+        options = {"pretrained": False} if weights == "none" else {}
         networks[name] = Network(model=spec, model_options=options, weights=file or None)
-    return networks
+    return networks or None
 
 
 def _overrides(entries: Sequence[str] | None) -> dict[str, dict[str, Any]]:
@@ -132,25 +126,19 @@ def _overrides(entries: Sequence[str] | None) -> dict[str, dict[str, Any]]:
     return overrides
 
 
-def _wanted(
-    cell: Cell,
-    where: Setting,
-    methods: Sequence[str] | None,
-    networks: Sequence[str] | None,
-    corruptions: Sequence[str] | None,
-) -> bool:
-    """Whether the filters of the command line leave this cell in."""
-    for name in networks or ():
-        if name not in where.networks:
-            raise ValueError(f"no network {name!r} here; there are {', '.join(where.networks)}")
-    for name in methods or ():
-        if name not in where.methods:
-            raise ValueError(f"unknown method {name!r}; there are {', '.join(sorted(where.methods))}")
-    models = {where.networks[name].model for name in networks or ()}
-    return (
+def _filter(
+    where: Setting, methods: Sequence[str], networks: Sequence[str], corruptions: Sequence[str]
+) -> Callable[[Cell], bool]:
+    """Whether a cell has one of these methods, networks and corruptions; none of a kind: whichever it has."""
+    from wildtta.bench.errors import refuse_unknown
+
+    refuse_unknown(networks, where.networks, "no network {} here")
+    refuse_unknown(methods, sorted(where.methods), "unknown method {}")
+    models = {where.networks[name].model for name in networks}
+    return lambda cell: (
         (not methods or cell.method in methods)
         and (not models or cell.model in models)
-        and (not corruptions or bool(set(cell.corruptions) & set(corruptions)))
+        and (not corruptions or not set(corruptions).isdisjoint(cell.corruptions))
     )
 
 
@@ -158,16 +146,14 @@ def _by_root(
     cells: Sequence[Cell], roots: dict[str, Path | None], usual: Path | None
 ) -> list[tuple[Path | None, list[Cell]]]:
     """Cells by the folder that holds their data; those whose folder is not named are left out with a message."""
-    groups: dict[str, list[Cell]] = {}
-    for cell in cells:
-        groups.setdefault(cell.data if cell.data in roots else "", []).append(cell)
-    placed = []
-    for data, part in groups.items():
-        root = roots[data] if data else usual
-        if data and root is None:
+    others = [cell for cell in cells if cell.data not in roots]
+    placed = [(usual, others)] if others else []
+    for data, root in roots.items():
+        part = [cell for cell in cells if cell.data == data]
+        if part and root is None:
             typer.echo(f"{len(part)} cells need {data}: name its folder with --{data}; they are left out", err=True)
-            continue
-        placed.append((root, part))
+        elif part:
+            placed.append((root, part))
     if not placed:
         raise ValueError("no data for any of these cells")
     return placed

@@ -8,7 +8,7 @@ import numpy as np
 
 from wildtta.paper.checks import rising
 from wildtta.paper.experiment import Claim, Experiment, Part, Spot, later
-from wildtta.paper.plan import LABEL_SHIFT, Stream, place
+from wildtta.paper.plan import LABEL_SHIFT, Stream, one_stream, place
 from wildtta.paper.recipes import RECIPES
 from wildtta.paper.settings import CORRUPTIONS, GN, VIT, Setting
 from wildtta.paper.view import View
@@ -24,11 +24,6 @@ _EMBEDDED = {
 #: Tent's collapse on ResNet50-GN begins after this batch; the paper draws its surface there.
 _TENT_CHECKPOINT = 120
 Surface = Sequence[Sequence[float]]
-
-
-def _embeddings(setting: Setting) -> list[Spot]:
-    stream: Stream = {"scenario": LABEL_SHIFT, "corruptions": ("snow",), "measure": ("tsne",), "seeds": 1}
-    return [place(setting, VIT, recipe, (VIT, label), "accuracy", **stream) for label, recipe in _EMBEDDED.items()]
 
 
 def _draw_embeddings(view: View) -> list[Chart]:
@@ -67,7 +62,7 @@ FIGURE_8 = Experiment(
     "figure-8",
     "Features after adaptation (t-SNE, 20 classes), snow, class-ordered",
     "ImageNet-C snow 5, ViT; scikit-learn",
-    _embeddings,
+    one_stream([VIT], _EMBEDDED, scenario=LABEL_SHIFT, corruptions=("snow",), measure=("tsne",), seeds=1),
     Claim("Classes separate better in the order NoAdapt, Tent, SAR, SAR²", _classes_separate),
     Claim("Tent gathers its samples in one big cluster", _one_cluster),
     draw=_draw_embeddings,
@@ -86,25 +81,23 @@ def _surfaces(setting: Setting, network: str, tent_batches: int | None = None) -
 
 
 def _draw_surfaces(view: View) -> list[Chart]:
-    charts: list[Chart] = []
-    for network, label in view.row_labels:
-        found = view.recorded("diagnostics/surface", network, label, "accuracy")
-        if not found:
-            continue
-        charts.append(
-            SurfaceChart(
-                title=f"{label}, {network}",
-                x_label="direction 1",
-                y_label="direction 2",
-                z_label="entropy",
-                x=found["axis"],
-                y=found["axis"],
-                # Rows of the table are the first direction, rows of a picture are the second.
-                z=[list(column) for column in zip(*found["entropy"], strict=True)],
-                level=lowest_contour(found["entropy"]),
-            )
+    places = {f"{label}, {network}": (network, label, "accuracy") for network, label in view.row_labels}
+    found = {title: view.recorded("diagnostics/surface", *where) for title, where in places.items()}
+    return [
+        SurfaceChart(
+            title=title,
+            x_label="direction 1",
+            y_label="direction 2",
+            z_label="entropy",
+            x=surface["axis"],
+            y=surface["axis"],
+            # Rows of the table are the first direction, rows of a picture are the second.
+            z=[list(column) for column in zip(*surface["entropy"], strict=True)],
+            level=lowest_contour(surface["entropy"]),
         )
-    return charts
+        for title, surface in found.items()
+        if surface
+    ]
 
 
 def lowest_contour(entropies: Surface) -> float:
@@ -167,14 +160,13 @@ def _draw_corruptions(view: View) -> list[Chart]:
     from wildtta.data import corrupt
     from wildtta.glyphs import Glyphs
 
-    found = {name: view.known(GN, "NoAdapt", name) for name in CORRUPTIONS}
-    known = {name: value.mean for name, value in found.items() if value is not None}
+    known = view.known_line(GN, "NoAdapt")
     if not known:
         return []
     clean = Glyphs(16, seed=0).images([5])
     images = {"clean": clean}
     for name, accuracy in known.items():
-        images[f"{name.replace('_', ' ')} · {accuracy:.1f} %"] = corrupt(clean, name, 5, seed=0)
+        images[f"{name.replace('_', ' ')} · {accuracy.mean:.1f} %"] = corrupt(clean, name, 5, seed=0)
     pictures = [batch[0].permute(1, 2, 0).numpy() for batch in images.values()]
     title = "severity 5, and the accuracy without adaptation"
     return [PictureChart(title=title, pictures=pictures, captions=list(images))]
