@@ -17,6 +17,7 @@ from wildtta.paper.plan import (
     SINGLE,
     Stream,
     averaged,
+    averaged_rows,
     corruption_table,
     one_stream,
     place,
@@ -33,16 +34,9 @@ _REGULARISED = ("Tent", "SAR", "DeYO")
 _, _RELIABLE, _SHARP, _WHOLE = _COMPONENTS
 
 
-@later
-def _three_scenarios(setting: Setting, table: str, *labels: str) -> list[Spot]:
-    spots = []
-    for label in labels:
-        line = [
-            place(setting, VIT, label, (VIT, label), column, table=table, scenario=scenario)
-            for column, scenario in _SCENARIOS.items()
-        ]
-        spots += averaged(line, table=table)
-    return spots
+def _three_scenarios(table: str, *labels: str) -> Plan:
+    columns: dict[str, tuple[str, Stream]] = {name: (VIT, {"scenario": known}) for name, known in _SCENARIOS.items()}
+    return averaged_rows(table, {(VIT, label): label for label in labels}, columns)
 
 
 TABLE_6 = Experiment(

@@ -60,8 +60,8 @@ def _larger_batches(setting: Setting) -> list[Spot]:
 
 
 def _mixed_batches(view: View, level: str) -> dict[int, float]:
-    values = view.line(BN, level)
-    return {int(column.removeprefix("mix bs")): value for column, value in values.items() if column.startswith("mix")}
+    columns = [column for column in view.columns if column.startswith("mix bs")]
+    return {int(column.removeprefix("mix bs")): view.mean(BN, level, column) for column in columns}
 
 
 def _larger_is_better(view: View) -> Iterator[Part]:

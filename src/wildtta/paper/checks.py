@@ -32,7 +32,7 @@ def numbers(view: View, told: str, holds: Callable[..., bool], *places: Row) -> 
 def along(view: View, told: str, holds: Callable[[Sequence[float]], bool], *row: str) -> Iterator[Part]:
     """A test of one row's numbers over its columns."""
     values = list(view.line(*row).values())
-    yield holds(values), f"{told}: {arrow(values)}"
+    yield holds(values), f"{told} {arrow(values)}"
 
 
 @later

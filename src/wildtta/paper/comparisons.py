@@ -21,7 +21,17 @@ from wildtta.paper.checks import (
     wins,
 )
 from wildtta.paper.experiment import AVERAGE, Claim, Experiment, Part, Spot, later
-from wildtta.paper.plan import BOTH, CONTINUAL, LABEL_SHIFT, MIXED, NETWORKS, SINGLE, averaged, corruption_table, place
+from wildtta.paper.plan import (
+    BOTH,
+    CONTINUAL,
+    LABEL_SHIFT,
+    MIXED,
+    NETWORKS,
+    SINGLE,
+    averaged_rows,
+    corruption_table,
+    place,
+)
 from wildtta.paper.printed import printed
 from wildtta.paper.settings import BN, GLYPH_RENDITION, GN, VIT, Setting
 from wildtta.paper.view import NotRun, View
@@ -149,23 +159,15 @@ TABLE_C = _over_corruptions(
 )
 
 
-def _mixture(setting: Setting) -> list[Spot]:
-    spots = []
-    for label in _ALL_METHODS:
-        line = [
-            place(setting, n, label, (label,), f"{n}/level{s}", table="4", scenario=MIXED, severity=s)
-            for n in BOTH
-            for s in (5, 3)
-        ]
-        spots += averaged(line, table="4")
-    return spots
-
-
 TABLE_4 = Experiment(
     "table-4",
     "Mixture of 15 corruptions, severities 5 and 3",
     "ImageNet-C severities 5 and 3, 2 networks",
-    _mixture,
+    averaged_rows(
+        "4",
+        {(label,): label for label in _ALL_METHODS},
+        {f"{n}/level{s}": (n, {"scenario": MIXED, "severity": s}) for n in BOTH for s in (5, 3)},
+    ),
     Claim(
         "Under the mixture Tent falls below the unadapted network: GN at both levels, ViT at level 5",
         above(("NoAdapt",), ("Tent",), f"{GN}/level5", f"{GN}/level3", f"{VIT}/level5"),

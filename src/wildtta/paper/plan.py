@@ -110,6 +110,20 @@ def by_corruption(
 
 
 @later
+def averaged_rows(
+    setting: Setting, table: str, rows: Mapping[tuple[str, ...], str], columns: Mapping[str, tuple[str, Stream]]
+) -> list[Spot]:
+    """A recipe for each row, a network and stream for each column, and the mean of each row."""
+    spots = []
+    for row, recipe in rows.items():
+        line = [
+            place(setting, n, recipe, row, column, table=table, **stream) for column, (n, stream) in columns.items()
+        ]
+        spots += averaged(line, table=table)
+    return spots
+
+
+@later
 def corruption_table(
     setting: Setting, /, table: str, rows: Sequence[tuple[str, Sequence[str]]], **stream: Any
 ) -> list[Spot]:

@@ -62,12 +62,10 @@ class Scale:
     seeds: int = 3
 
 
-_FINE = {"surface": {"steps": 21}}
 _COARSE = {"surface": {"steps": 7, "images": 64}, "scatter": {"images": 64}}
-
 _ROUGH = {"surface": {"steps": 5, "images": 8}, "scatter": {"images": 8}, "tsne": {"classes": 8, "per_class": 4}}
 
-FULL = Scale(name="full", measures=_FINE)
+FULL = Scale(name="full", measures={"surface": {"steps": 21}})
 #: Glyphs are unlimited; this is what a CPU does in an evening and what shows the effects.
 GLYPHS = dataclasses.replace(
     FULL, draws=20, limits={"mild": 4000, "single": 2000, "mixed": 15000}, slow_limit=256,

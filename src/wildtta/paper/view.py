@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import statistics
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,10 +144,9 @@ class View:
 
     def known(self, *where: str) -> Value | None:
         """The number, or None where there is none."""
-        try:
+        with suppress(NotRun):
             return self.value(*where)
-        except NotRun:
-            return None
+        return None
 
     def row(self, *where: str) -> Row:
         """The first seed's journal row behind a spot: where curves and diagnostics live."""
@@ -168,10 +168,9 @@ class View:
 
     def recorded(self, path: str, *where: str) -> Any | None:
         """The same, or None where there is nothing."""
-        try:
+        with suppress(NotRun):
             return self.record(path, *where)
-        except NotRun:
-            return None
+        return None
 
     def finished(self, spot: Spot) -> list[Row]:
         """The finished rows behind a spot, as many as there are."""

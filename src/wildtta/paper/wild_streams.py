@@ -126,7 +126,7 @@ def _curve(view: View, label: str, network: str, level: str) -> Iterator[Line]:
 
 def _flat_in(*places: tuple[str, str]) -> Check:
     """Tent varies by at most three points along the columns, on these networks at these levels."""
-    return all_of(*(along(" ".join(place), lambda values: flat(values, 3), "Tent", *place) for place in places))
+    return all_of(*(along(f"{' '.join(place)}:", lambda values: flat(values, 3), "Tent", *place) for place in places))
 
 
 def _falls_below_8(view: View) -> Iterator[Part]:
@@ -261,12 +261,12 @@ FIGURE_6 = Experiment(
     _over(_ratios),
     Claim(
         "Tent on batch norm falls steeply with the imbalance ratio",
-        along("BN level 5", lambda values: values[-1] < 0.5 * values[0], "Tent", BN, "level 5"),
+        along("BN level 5:", lambda values: values[-1] < 0.5 * values[0], "Tent", BN, "level 5"),
     ),
     Claim("GN and ViT at level 3 are stable over the ratio", _flat_in((GN, "level 3"), (VIT, "level 3"))),
     Claim(
         "TTT falls mildly with the ratio",
-        all_of(*(along(n, lambda values: values[-1] >= 0.7 * values[0], "TTT", n, "level 5") for n in NETWORKS)),
+        all_of(*(along(f"{n}:", lambda values: values[-1] >= 0.7 * values[0], "TTT", n, "level 5") for n in NETWORKS)),
     ),
     Claim("At ratio 1 and level 5 Tent is below no adaptation on GN and above it on batch norm", _at_ratio_1),
     row_names=_LEVEL_ROWS,

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from wildtta.bench import Row
 from wildtta.report.chart import Line, LineChart
 from wildtta.report.figure import Figure
-from wildtta.report.order import corruption_order, natural, stream_order
 from wildtta.report.runs import Run, grouped, runs_in
 
 
@@ -18,7 +17,7 @@ def grid_figures(rows: Sequence[Row], *, most: int) -> list[Figure]:
     several = len({run.data for run in runs}) > 1
     groups: dict[tuple[str, str, str], list[LineChart]] = {}
     worlds = grouped(runs, lambda run: (run.data, _title(run))).values()
-    for part in sorted(worlds, key=lambda part: _place(part[0])):
+    for part in sorted(worlds, key=lambda part: part[0].world):
         first, lines = part[0], _lines(part)
         if len(lines) > 1:
             title = f"{first.data} · {_title(first)}" if several else _title(first)
@@ -55,12 +54,3 @@ def _title(run: Run) -> str:
     names = run.cell.corruptions
     shift = names[0].replace("_", " ") if len(names) == 1 else f"{len(names)} corruptions" if names else "clean"
     return f"{run.cell.model_title} · {run.stream} · {shift}"
-
-
-def _place(run: Run) -> tuple[object, ...]:
-    return (
-        natural(run.data),
-        natural(run.cell.model_title),
-        stream_order(run.cell, run.stream),
-        corruption_order(run.cell.corruptions),
-    )

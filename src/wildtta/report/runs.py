@@ -46,6 +46,12 @@ class Run:
         return ", ".join(parts)
 
     @property
+    def world(self) -> tuple[Any, ...]:
+        """Where data, model, stream and corruptions stand in a report."""
+        model, stream = natural(self.cell.model_title), stream_order(self.cell, self.stream)
+        return natural(self.data), model, stream, corruption_order(self.cell.corruptions)
+
+    @property
     def corruptions(self) -> tuple[str, ...]:
         """The columns it has a part in."""
         return self.cell.corruptions or ("clean",)
@@ -90,13 +96,5 @@ def grouped(runs: Iterable[Run], name: Callable[[Run], Any]) -> dict[Any, list[R
 
 
 def _place(run: Run) -> tuple[Any, ...]:
-    cell = run.cell
-    return (
-        natural(run.data),
-        natural(cell.model_title),
-        method_order(cell.method, run.method),
-        stream_order(cell, run.stream),
-        corruption_order(cell.corruptions),
-        cell.seed,
-        run.row["key"],
-    )
+    data, model, *stream = run.world
+    return data, model, method_order(run.cell.method, run.method), *stream, run.cell.seed, run.row["key"]
