@@ -78,16 +78,14 @@ TABLE_7 = Experiment(
 )
 
 
-def _penalties(setting: Setting) -> list[Spot]:
-    spots: list[Spot] = []
+def _penalties(setting: Setting) -> Iterator[Spot]:
     for label in ("NoAdapt", "Tent", "Tent+InfoMax", "Tent+I"):
         for measure, metric in (("acc", ACCURACY), ("ece", ECE)):
             line = [
                 place(setting, network, label, (label,), f"{network}/{measure}", table="8", metric=metric)
                 for network in BOTH
             ]
-            spots += averaged(line, table="8", column=f"{AVERAGE}/{measure}")
-    return spots
+            yield from averaged(line, table="8", column=f"{AVERAGE}/{measure}")
 
 
 def _better_calibrated(view: View) -> Iterator[Part]:
@@ -114,14 +112,12 @@ TABLE_8 = Experiment(
 )
 
 
-def _regularised_first(setting: Setting) -> list[Spot]:
+def _regularised_first(setting: Setting) -> Iterator[Spot]:
     """K steps on R and I of the live batch alone, then the method as it is."""
-    spots: list[Spot] = []
     stream: Stream = {"scenario": LABEL_SHIFT, "corruptions": ("gaussian_noise",), "table": "9"}
     for row, steps in _STEPS.items():
         line = [place(setting, GN, name, (GN, row), name, regularise=steps, **stream) for name in _REGULARISED]
-        spots += averaged(line, table="9")
-    return spots
+        yield from averaged(line, table="9")
 
 
 @later
@@ -206,15 +202,13 @@ TABLE_H = Experiment(
 )
 
 
-def _redundancy_alone(setting: Setting) -> list[Spot]:
-    spots = []
+def _redundancy_alone(setting: Setting) -> Iterator[Spot]:
     for network in NETWORKS:
         for column in ("NoAdapt", "Tent", "R only", "Tent+R"):
             # The paper's unadapted BN network already uses the test batch's statistics here (31.5, not 18.0).
             recipe = "BN statistics" if (network, column) == (BN, "NoAdapt") else column
             names = (network, "columns are methods")
-            spots.append(place(setting, network, recipe, (network,), column, table="N", printed_as=names))
-    return spots
+            yield place(setting, network, recipe, (network,), column, table="N", printed_as=names)
 
 
 def _redundancy_helps(view: View) -> Iterator[Part]:

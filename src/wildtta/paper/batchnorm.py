@@ -44,19 +44,17 @@ TABLE_A = Experiment(
 )
 
 
-def _larger_batches(setting: Setting) -> list[Spot]:
+def _larger_batches(setting: Setting) -> Iterator[Spot]:
     """The learning rate stays where it is while the batch grows."""
     network, name = stand_in(setting, BN)
     fixed = RECIPES["Tent"].with_(lr=tent_rate(BN))
-    spots = []
     for level, severity in LEVELS.items():
         columns: dict[str, tuple[Any, Stream]] = {"base": ("NoAdapt", {}), "avg_adapt bs64": ("Tent", {})}
         for size in setting.scale.large_batches:
             columns[f"mix bs{size}"] = ("Tent" if size == 64 else fixed, {"scenario": MIXED, "batch_size": size})
         for column, (recipe, stream) in columns.items():
             stream |= {"severity": severity, "table": "P", "printed_as": (name, "Tent")}
-            spots.append(place(setting, network, recipe, (name, level), column, **stream))
-    return spots
+            yield place(setting, network, recipe, (name, level), column, **stream)
 
 
 def _mixed_batches(view: View, level: str) -> dict[int, float]:
@@ -93,14 +91,12 @@ TABLE_P = Experiment(
 )
 
 
-def _convnext(setting: Setting) -> list[Spot]:
-    spots: list[Spot] = []
+def _convnext(setting: Setting) -> Iterator[Spot]:
     for level, severity in LEVELS.items():
         for used, name in (stand_in(setting, network) for network in (BN, CONVNEXT)):
             for label in ("NoAdapt", "Tent"):
                 stream: Stream = {"scenario": LABEL_SHIFT, "severity": severity}
-                spots += by_corruption(setting, "Q", used, label, (name, label, level), **stream)
-    return spots
+                yield from by_corruption(setting, "Q", used, label, (name, label, level), **stream)
 
 
 def _tent_on_convnext(view: View) -> Iterator[Part]:

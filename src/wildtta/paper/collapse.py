@@ -102,15 +102,14 @@ def _over_time(
     return [LineChart(title=title, x_label="batch", y_label=y_label, lines=lines)] if lines else []
 
 
-def _draw_collapse(view: View) -> list[Chart]:
-    charts: list[Chart] = []
+def _draw_collapse(view: View) -> Iterator[Chart]:
     for panel, level in zip("ab", LEVELS, strict=True):
         found = view.recorded("diagnostics/predictions", GN, "Tent", level)
         if found:
             title, x_label, y_label = f"({panel}) predictions, {level}", "image of the stream", "predicted class"
             x, y = found["position"], found["predicted"]
-            charts.append(ScatterChart(title=title, x_label=x_label, y_label=y_label, x=x, y=y))
-    return [*charts, *_over_time(view, "(c) gradient norm", "‖∇E‖₂", _NORM)]
+            yield ScatterChart(title=title, x_label=x_label, y_label=y_label, x=x, y=y)
+    yield from _over_time(view, "(c) gradient norm", "‖∇E‖₂", _NORM)
 
 
 @later
@@ -120,7 +119,7 @@ def _one_class(view: View, level: str, *, ends: bool) -> Iterator[Part]:
     yield share >= _ONE_CLASS if ends else share < 50, f"top class in the last fifth: {share:.0f} %"
 
 
-def _from_inside(name: str, title: str, draw: Draw, claims: Sequence[Claim], note: str = "") -> Experiment:
+def _from_inside(name: str, title: str, draw: Draw, *claims: Claim, note: str = "") -> Experiment:
     return Experiment(
         name,
         f"Tent from inside: {title}",
@@ -136,15 +135,13 @@ FIGURE_2 = _from_inside(
     "figure-2",
     "predictions and gradient norm, Gaussian noise",
     _draw_collapse,
-    (
-        Claim("At level 5 Tent ends in one predicted class", _one_class("level 5", ends=True)),
-        Claim("At level 3 it does not", _one_class("level 3", ends=False)),
-        Claim(
-            "At level 5 the gradient norm rises, peaks, and falls to about zero at collapse",
-            _tent("level 5", "gradient norm", lambda norm: max(norm) >= 2 * norm[0] and norm[-1] <= 0.1 * max(norm)),
-        ),
-        Claim("At level 3 the gradient norm stays in a stable band", _tent("level 3", "gradient norm", _in_band)),
+    Claim("At level 5 Tent ends in one predicted class", _one_class("level 5", ends=True)),
+    Claim("At level 3 it does not", _one_class("level 3", ends=False)),
+    Claim(
+        "At level 5 the gradient norm rises, peaks, and falls to about zero at collapse",
+        _tent("level 5", "gradient norm", lambda norm: max(norm) >= 2 * norm[0] and norm[-1] <= 0.1 * max(norm)),
     ),
+    Claim("At level 3 the gradient norm stays in a stable band", _tent("level 3", "gradient norm", _in_band)),
 )
 
 
@@ -155,11 +152,9 @@ def _accelerates(values: Sequence[float]) -> bool:
     return top > 0 and values[top] - values[half] > values[half] - values[0] and values[top] >= 2 * values[0]
 
 
-def _draw_features(view: View) -> list[Chart]:
-    return [
-        *_over_time(view, "(a) redundancy of the batch", "R", _CURVES["R"]),
-        *_over_time(view, "(b) inequity of the batch", "I", _CURVES["I"]),
-    ]
+def _draw_features(view: View) -> Iterator[Chart]:
+    yield from _over_time(view, "(a) redundancy of the batch", "R", _CURVES["R"])
+    yield from _over_time(view, "(b) inequity of the batch", "I", _CURVES["I"])
 
 
 def _entropy_threshold(view: View, *where: str) -> float:
@@ -167,14 +162,14 @@ def _entropy_threshold(view: View, *where: str) -> float:
     return 0.4 * math.log(len(view.record("metrics/histogram", *where)))
 
 
-def _draw_features_and_samples(view: View) -> list[Chart]:
+def _draw_features_and_samples(view: View) -> Iterator[Chart]:
+    yield from _draw_features(view)
     where = (GN, "Tent", "level 5")
-    charts, found = _draw_features(view), view.recorded("diagnostics/scatter", *where)
+    found = view.recorded("diagnostics/scatter", *where)
     if found:
         title, x, y = "(c) entropy and gradient norm per sample", found["entropy"], found["gradient_norm"]
         guide = [(_entropy_threshold(view, *where), "E₀")]
-        charts.append(ScatterChart(title=title, x_label="entropy", y_label="‖∇E‖₂", x=x, y=y, vertical=guide))
-    return charts
+        yield ScatterChart(title=title, x_label="entropy", y_label="‖∇E‖₂", x=x, y=y, vertical=guide)
 
 
 def _larger_before(view: View) -> Iterator[Part]:
@@ -205,15 +200,13 @@ FIGURE_3 = _from_inside(
     "figure-3",
     "redundancy, inequity, entropy against gradient norm",
     _draw_features_and_samples,
-    (
-        Claim("Before adaptation R and I are larger at level 5", _larger_before),
-        Claim("At level 5 R is flat at first and jumps at collapse", _tent("level 5", "R", _jumps_late)),
-        Claim("At level 5 I grows early and ever faster", _tent("level 5", "I", _accelerates)),
-        Claim("At level 3 both stay in range", all_of(*(_tent("level 3", symbol, _in_band) for symbol in "RI"))),
-        Claim(
-            "The entropy threshold removes a part of the samples with large gradients, not all",
-            _threshold_keeps_some,
-        ),
+    Claim("Before adaptation R and I are larger at level 5", _larger_before),
+    Claim("At level 5 R is flat at first and jumps at collapse", _tent("level 5", "R", _jumps_late)),
+    Claim("At level 5 I grows early and ever faster", _tent("level 5", "I", _accelerates)),
+    Claim("At level 3 both stay in range", all_of(*(_tent("level 3", symbol, _in_band) for symbol in "RI"))),
+    Claim(
+        "The entropy threshold removes a part of the samples with large gradients, not all",
+        _threshold_keeps_some,
     ),
     note=_FLOOR,
 )
@@ -242,8 +235,7 @@ FIGURE_B = Experiment(
 )
 
 
-def _severities(setting: Setting) -> list[Spot]:
-    spots = []
+def _severities(setting: Setting) -> Iterator[Spot]:
     for network in BOTH:
         for level in range(6):
             column = f"level {level}" if level else "clean"
@@ -252,12 +244,10 @@ def _severities(setting: Setting) -> list[Spot]:
                 stream |= {"corruptions": (), "data": "imagenet" if setting.where == "imagenet-c" else None}
             for name in ("redundancy", "inequity"):
                 stream["metric"] = f"diagnostics/health/{name}"
-                spots.append(place(setting, network, "NoAdapt", (network, name), column, **stream))
-    return spots
+                yield place(setting, network, "NoAdapt", (network, name), column, **stream)
 
 
-def _draw_severities(view: View) -> list[Chart]:
-    charts: list[Chart] = []
+def _draw_severities(view: View) -> Iterator[Chart]:
     for name, symbol in (("redundancy", "R"), ("inequity", "I")):
         lines = []
         for network in BOTH:
@@ -267,8 +257,7 @@ def _draw_severities(view: View) -> list[Chart]:
                 lines.append(Line(label=network, x=x, y=y))
         if lines:
             title, x_label = f"{name} without adaptation", "severity (0: clean)"
-            charts.append(LineChart(title=title, x_label=x_label, y_label=symbol, lines=lines, marks=True))
-    return charts
+            yield LineChart(title=title, x_label=x_label, y_label=symbol, lines=lines, marks=True)
 
 
 def _grow(view: View) -> Iterator[Part]:

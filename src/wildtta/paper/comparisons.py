@@ -182,18 +182,16 @@ TABLE_4 = Experiment(
 )
 
 
-def _continual(setting: Setting) -> list[Spot]:
+def _continual(setting: Setting) -> Iterator[Spot]:
     """One run over all domains gives a number for each."""
-    spots = []
     for network in BOTH:
         for label in _ALL_METHODS:
             whole = place(setting, network, label, (network, label), AVERAGE, table="5", scenario=CONTINUAL)
             for name in setting.scale.corruptions:
                 value, std = printed("5").number(network, label, name)
                 metric = f"metrics/per_corruption/{name}"
-                spots.append(replace(whole, column=name, metric=metric, printed=value, printed_std=std))
-            spots.append(whole)
-    return spots
+                yield replace(whole, column=name, metric=metric, printed=value, printed_std=std)
+            yield whole
 
 
 def _mean_over(view: View, network: str, method: str, columns: Sequence[str]) -> float:

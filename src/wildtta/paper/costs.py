@@ -15,15 +15,14 @@ _METHODS = ("MEMO", "DDA", "TTT", "Tent", "EATA", "SAR", "SAR2", "SAR2-efficient
 _LARGEST_DROP = 0.7
 
 
-def _table_2(setting: Setting) -> list[Spot]:
+def _table_2(setting: Setting) -> Iterator[Spot]:
     """Passes and seconds on one stream; the last two columns (not printed there) give what the cost buys."""
     measured = {
         "forward": "cost/forwards", "backward": "cost/backwards", "gpu_time_s": STREAM_SECONDS, "accuracy": ACCURACY,
     }  # fmt: skip
-    spots = []
     for label in _METHODS:
         row = (GN, label)
-        spots += [
+        yield from [
             place(setting, GN, label, row, column, table="2", corruptions=("gaussian_noise",), metric=metric)
             for column, metric in measured.items()
         ]
@@ -33,8 +32,7 @@ def _table_2(setting: Setting) -> list[Spot]:
                 for network in BOTH
                 for severity in (5, 3)
             ]
-            spots.append(averaged(streams, column="mixed accuracy")[-1])
-    return spots
+            yield averaged(streams, column="mixed accuracy")[-1]
 
 
 @later

@@ -26,15 +26,13 @@ _TENT_CHECKPOINT = 120
 Surface = Sequence[Sequence[float]]
 
 
-def _draw_embeddings(view: View) -> list[Chart]:
-    charts: list[Chart] = []
+def _draw_embeddings(view: View) -> Iterator[Chart]:
     for label in _EMBEDDED:
         found = view.recorded("diagnostics/tsne", VIT, label, "accuracy")
         if found:
             x, y = zip(*found["points"], strict=True)
             title = label.replace("SAR2", "SAR²")
-            charts.append(ScatterChart(title=title, x=x, y=y, group=found["labels"], axes=False))
-    return charts
+            yield ScatterChart(title=title, x=x, y=y, group=found["labels"], axes=False)
 
 
 def separability(points: Sequence[Sequence[float]], labels: Sequence[int]) -> float:
@@ -80,24 +78,21 @@ def _surfaces(setting: Setting, network: str, tent_batches: int | None = None) -
     ]
 
 
-def _draw_surfaces(view: View) -> list[Chart]:
-    places = {f"{label}, {network}": (network, label, "accuracy") for network, label in view.row_labels}
-    found = {title: view.recorded("diagnostics/surface", *where) for title, where in places.items()}
-    return [
-        SurfaceChart(
-            title=title,
-            x_label="direction 1",
-            y_label="direction 2",
-            z_label="entropy",
-            x=surface["axis"],
-            y=surface["axis"],
-            # Rows of the table are the first direction, rows of a picture are the second.
-            z=[list(column) for column in zip(*surface["entropy"], strict=True)],
-            level=lowest_contour(surface["entropy"]),
-        )
-        for title, surface in found.items()
-        if surface
-    ]
+def _draw_surfaces(view: View) -> Iterator[Chart]:
+    for network, label in view.row_labels:
+        found = view.recorded("diagnostics/surface", network, label, "accuracy")
+        if found:
+            yield SurfaceChart(
+                title=f"{label}, {network}",
+                x_label="direction 1",
+                y_label="direction 2",
+                z_label="entropy",
+                x=found["axis"],
+                y=found["axis"],
+                # Rows of the table are the first direction, rows of a picture are the second.
+                z=[list(column) for column in zip(*found["entropy"], strict=True)],
+                level=lowest_contour(found["entropy"]),
+            )
 
 
 def lowest_contour(entropies: Surface) -> float:
@@ -155,21 +150,21 @@ def _corruptions(setting: Setting) -> list[Spot]:
     return [place(setting, GN, "NoAdapt", (GN, "NoAdapt"), name, corruptions=(name,), seeds=1) for name in CORRUPTIONS]
 
 
-def _draw_corruptions(view: View) -> list[Chart]:
+def _draw_corruptions(view: View) -> Iterator[Chart]:
     """One embedded image under each corruption: drawn anew, since a journal holds numbers and no pictures."""
     from wildtta.data import corrupt
     from wildtta.glyphs import Glyphs
 
     known = view.known_line(GN, "NoAdapt")
     if not known:
-        return []
+        return
     clean = Glyphs(16, seed=0).images([5])
     images = {"clean": clean}
     for name, accuracy in known.items():
         images[f"{name.replace('_', ' ')} · {accuracy.mean:.1f} %"] = corrupt(clean, name, 5, seed=0)
     pictures = [batch[0].permute(1, 2, 0).numpy() for batch in images.values()]
     title = "severity 5, and the accuracy without adaptation"
-    return [PictureChart(title=title, pictures=pictures, captions=list(images))]
+    yield PictureChart(title=title, pictures=pictures, captions=list(images))
 
 
 FIGURE_A = Experiment(

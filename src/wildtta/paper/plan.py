@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -112,15 +112,13 @@ def by_corruption(
 @later
 def averaged_rows(
     setting: Setting, table: str, rows: Mapping[tuple[str, ...], str], columns: Mapping[str, tuple[str, Stream]]
-) -> list[Spot]:
+) -> Iterator[Spot]:
     """A recipe for each row, a network and stream for each column, and the mean of each row."""
-    spots = []
     for row, recipe in rows.items():
         line = [
             place(setting, n, recipe, row, column, table=table, **stream) for column, (n, stream) in columns.items()
         ]
-        spots += averaged(line, table=table)
-    return spots
+        yield from averaged(line, table=table)
 
 
 @later

@@ -80,19 +80,17 @@ FIGURE_1 = Experiment(
 
 
 @later
-def _over(setting: Setting, streams: Callable[[Setting, str], dict[str, Stream]]) -> list[Spot]:
+def _over(setting: Setting, streams: Callable[[Setting, str], dict[str, Stream]]) -> Iterator[Spot]:
     """Tent and TTT on streams that differ in one value (a column each), and the network without adaptation."""
-    spots = []
     for level, severity in LEVELS.items():
         fixed: Stream = {"corruptions": _GAUSSIAN, "severity": severity}
         for network in NETWORKS:
-            spots.append(place(setting, network, "NoAdapt", ("NoAdapt", network, level), "na", **fixed))
+            yield place(setting, network, "NoAdapt", ("NoAdapt", network, level), "na", **fixed)
             for label in ("TTT", "Tent"):
-                spots += [
+                yield from [
                     place(setting, network, label, (label, network, level), column, **fixed, **stream)
                     for column, stream in streams(setting, label).items()
                 ]
-    return spots
 
 
 def _batch_sizes(setting: Setting, label: str) -> dict[str, Stream]:
@@ -102,16 +100,14 @@ def _batch_sizes(setting: Setting, label: str) -> dict[str, Stream]:
 
 
 @later
-def _draw_over(view: View, x_label: str) -> list[Chart]:
+def _draw_over(view: View, x_label: str) -> Iterator[Chart]:
     """One panel per method and level: a curve per network, and its accuracy without adaptation as a dashed line."""
-    charts: list[Chart] = []
     for label in ("Tent", "TTT"):
         for level in LEVELS:
             lines = [line for network in NETWORKS for line in _curve(view, label, network, level)]
             if lines:
                 title, look = f"{label}, {level}", {"log_x": True, "marks": True}
-                charts.append(LineChart(title=title, x_label=x_label, y_label="accuracy, %", lines=lines, **look))
-    return charts
+                yield LineChart(title=title, x_label=x_label, y_label="accuracy, %", lines=lines, **look)
 
 
 def _curve(view: View, label: str, network: str, level: str) -> Iterator[Line]:
@@ -196,14 +192,12 @@ def _mixture_bars(setting: Setting) -> list[Spot]:
     ]  # fmt: skip
 
 
-def _draw_mixture_bars(view: View) -> list[Chart]:
-    charts: list[Chart] = []
+def _draw_mixture_bars(view: View) -> Iterator[Chart]:
     for label in ("Tent", "TTT"):
         for level in LEVELS:
             values = [[view.known(label, network, level, column) for network in NETWORKS] for column in _BARS]
             if any(value for bars in values[1:] for value in bars):
-                charts.append(_bars(f"{label}, {level}", NETWORKS, _BARS, values))
-    return charts
+                yield _bars(f"{label}, {level}", NETWORKS, _BARS, values)
 
 
 @later
