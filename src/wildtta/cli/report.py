@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +11,7 @@ from wildtta.bench import BenchError, read
 from wildtta.cli.launching import one_line_errors
 from wildtta.paper import sections
 from wildtta.report import MOST_CURVES, TITLE
+from wildtta.report.command import command_line
 from wildtta.report.document import gather
 from wildtta.report.writing import write_document, write_page
 
@@ -50,17 +50,16 @@ def report(
         if not rows:
             raise BenchError(f"{', '.join(map(str, journals))}: no finished cell yet; run some first")
         typer.echo(f"{len(rows)} cells; writing the report ...", err=True)
-        given = [("--out", out), ("--page", page), ("--title", title), *(("--intro", path) for path in intro or ())]
-        options = [word for name, value in given if value is not None for word in (name, value)]
-        options += [] if figures == MOST_CURVES else ["--figures", str(figures)]
-        document = gather(
-            rows,
-            title=title or TITLE,
-            sections=sections(rows),
-            intro=words,
-            figures=figures,
-            command=shlex.join(map(str, ["wildtta", "report", *journals, *options])),
+        command = command_line(
+            ["wildtta", "report", *journals],
+            ("--out", out),
+            ("--page", page),
+            ("--title", title),
+            *(("--intro", path) for path in intro or ()),
+            ("--figures", None if figures == MOST_CURVES else figures),
         )
+        shown, heading = sections(rows), title or TITLE
+        document = gather(rows, title=heading, sections=shown, intro=words, figures=figures, command=command)
         if page is not None:
             typer.echo(f"page:   {write_page(document, page)}")
         if out is not None or page is None:

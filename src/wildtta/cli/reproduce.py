@@ -11,6 +11,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from wildtta.bench import BenchError, Cell, Row, read
+from wildtta.bench.errors import refuse_unknown
 from wildtta.bench.launching import devices_named
 from wildtta.cli.launching import Launch, console, one_line_errors, pairs, runs_cells
 from wildtta.paper import Experiment, Network, Setting, Where, asked, experiments, section, select, setting, unique
@@ -79,14 +80,14 @@ def reproduce(
             protocol=protocol,
             limit=limit,
             random_weights=weights == "none",
-            networks=_networks(model, {"pretrained": False} if weights == "none" else {}) if model else None,
+            networks=_networks(model, weights),
             overrides=_overrides(set_),
         )
         if listing or not names:
             _list(where, read(book) if book.exists() else [], launch.device)
             return
         chosen = select([name.lower() for name in names])
-        wanted = _filter(where, method or [], network or [], set(corruption or []))
+        wanted = _filter(where, method or (), network or (), corruption or ())
         cells: list[Cell] = []
         askers: dict[str, list[dict[str, Any]]] = {}
         for experiment in chosen:
@@ -103,16 +104,19 @@ def reproduce(
     raise typer.Exit(any(outcome.failed for outcome in outcomes))
 
 
-def _networks(entries: Sequence[str], options: dict[str, Any]) -> dict[str, Network]:
-    """The user's own networks by the paper's names."""
+def _networks(entries: Sequence[str] | None, weights: str) -> dict[str, Network] | None:
+    """The user's own networks by the paper's names; None: the usual ones."""
+    if weights not in ("pinned", "none"):
+        raise ValueError(f"--weights is 'pinned' or 'none', got {weights!r}; a file goes with --model NAME=MODEL@FILE")
     networks = {}
-    for entry in entries:
+    for entry in entries or ():
         name, equals, place = entry.partition("=")
         if not equals or name not in IMAGENET_NETWORKS:
             raise ValueError(f"--model takes NAME=MODEL with NAME one of {', '.join(IMAGENET_NETWORKS)}; got {entry!r}")
         spec, _, file = place.partition("@")
+        options = {"pretrained": False} if weights == "none" else {}
         networks[name] = Network(model=spec, model_options=options, weights=file or None)
-    return networks
+    return networks or None
 
 
 def _overrides(entries: Sequence[str] | None) -> dict[str, dict[str, Any]]:
@@ -126,20 +130,16 @@ def _overrides(entries: Sequence[str] | None) -> dict[str, dict[str, Any]]:
 
 
 def _filter(
-    where: Setting, methods: Sequence[str], networks: Sequence[str], corruptions: set[str]
+    where: Setting, methods: Sequence[str], networks: Sequence[str], corruptions: Sequence[str]
 ) -> Callable[[Cell], bool]:
-    """Whether the filters of the command line leave a cell in; an empty one leaves all."""
-    for name in networks:
-        if name not in where.networks:
-            raise ValueError(f"no network {name!r} here; there are {', '.join(where.networks)}")
-    for name in methods:
-        if name not in where.methods:
-            raise ValueError(f"unknown method {name!r}; there are {', '.join(sorted(where.methods))}")
+    """Whether a cell has one of these methods, networks and corruptions; none of a kind: whichever it has."""
+    refuse_unknown(networks, where.networks, "no network {} here")
+    refuse_unknown(methods, sorted(where.methods), "unknown method {}")
     models = {where.networks[name].model for name in networks}
     return lambda cell: (
         (not methods or cell.method in methods)
         and (not models or cell.model in models)
-        and (not corruptions or not corruptions.isdisjoint(cell.corruptions))
+        and (not corruptions or not set(corruptions).isdisjoint(cell.corruptions))
     )
 
 

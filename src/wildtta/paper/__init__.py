@@ -1,26 +1,17 @@
 """The paper as data and experiments: its printed numbers, its 27 tables and 14 figures, and its claims as checks."""
 
-from wildtta.paper.experiment import Claim, Experiment, Spot, unique
-from wildtta.paper.printed import PrintedTable, printed, printed_tables
+from wildtta.paper.experiment import Experiment, Spot, unique
+from wildtta.paper.printed import printed, printed_tables
 from wildtta.paper.registry import claims, experiments, select
-from wildtta.paper.sections import asked, section, sections, table_of
-from wildtta.paper.settings import WHERE, Network, Scale, Setting, Where, setting
-from wildtta.paper.view import NotRun, TooShort, Value, View, decide
-from wildtta.report.outcome import Outcome
+from wildtta.paper.sections import asked, section, sections
+from wildtta.paper.settings import Network, Setting, Where, setting
+from wildtta.paper.view import View, decide
 
 __all__ = [
-    "WHERE",
-    "Claim",
     "Experiment",
     "Network",
-    "NotRun",
-    "Outcome",
-    "PrintedTable",
-    "Scale",
     "Setting",
     "Spot",
-    "TooShort",
-    "Value",
     "View",
     "Where",
     "asked",
@@ -33,6 +24,5 @@ __all__ = [
     "sections",
     "select",
     "setting",
-    "table_of",
     "unique",
 ]

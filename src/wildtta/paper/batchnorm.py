@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from wildtta.paper.checks import arrow, flat, rising
+from wildtta.paper.checks import along, arrow, flat, rising
 from wildtta.paper.experiment import AVERAGE, Claim, Experiment, Part, Spot
 from wildtta.paper.plan import LABEL_SHIFT, LEVELS, MIXED, Stream, by_corruption, place, stand_in
 from wildtta.paper.recipes import RECIPES, tent_rate
@@ -18,17 +18,9 @@ _TTT_ROW = "TTT (lr 0.001*BS)"
 def _ttt_rates(setting: Setting) -> list[Spot]:
     """A rate of 1e-3 per sample in the batch; the first row, not printed there, is the network left alone."""
     sizes = [size for size in (1, 2, 4, 8, 16) if setting.scale.name == "full" or size in (4, 16)]
+    stream: Stream = {"table": "A", "corruptions": ("gaussian_noise",)}
     return [
-        place(
-            setting,
-            network,
-            recipe,
-            (network, row),
-            f"bs{size}",
-            table="A",
-            corruptions=("gaussian_noise",),
-            batch_size=size,
-        )
+        place(setting, network, recipe, (network, row), f"bs{size}", batch_size=size, **stream)
         for network in (BN, GN)
         for row in ("NoAdapt", _TTT_ROW)
         for size in sizes
@@ -36,43 +28,33 @@ def _ttt_rates(setting: Setting) -> list[Spot]:
     ]
 
 
-def _over_batches(view: View, network: str) -> list[float]:
-    return [view.mean(network, _TTT_ROW, column) for column in view.columns]
-
-
-def _gains_with_the_batch(view: View) -> Iterator[Part]:
-    values = _over_batches(view, BN)
-    yield values[-1] > values[0], f"BN {arrow(values)}"
-
-
-def _flat_in_the_batch(view: View) -> Iterator[Part]:
-    values = _over_batches(view, GN)
-    yield flat(values, 1.5), f"GN {arrow(values)}"
-
-
 TABLE_A = Experiment(
     "table-a",
     "TTT with a learning rate that grows with the batch, Gaussian noise",
     "ImageNet-C gaussian_noise 5, 2 networks; rotation heads for TTT",
     _ttt_rates,
-    Claim("On batch norm TTT gains with the batch size (21.2 to 24.6)", _gains_with_the_batch),
-    Claim("On GN TTT is flat in the batch size (about 41)", _flat_in_the_batch),
+    Claim(
+        "On batch norm TTT gains with the batch size (21.2 to 24.6)",
+        along("BN", lambda values: values[-1] > values[0], BN, _TTT_ROW),
+    ),
+    Claim(
+        "On GN TTT is flat in the batch size (about 41)",
+        along("GN", lambda values: flat(values, 1.5), GN, _TTT_ROW),
+    ),
 )
 
 
-def _larger_batches(setting: Setting) -> list[Spot]:
+def _larger_batches(setting: Setting) -> Iterator[Spot]:
     """The learning rate stays where it is while the batch grows."""
     network, name = stand_in(setting, BN)
     fixed = RECIPES["Tent"].with_(lr=tent_rate(BN))
-    spots = []
     for level, severity in LEVELS.items():
         columns: dict[str, tuple[Any, Stream]] = {"base": ("NoAdapt", {}), "avg_adapt bs64": ("Tent", {})}
         for size in setting.scale.large_batches:
             columns[f"mix bs{size}"] = ("Tent" if size == 64 else fixed, {"scenario": MIXED, "batch_size": size})
         for column, (recipe, stream) in columns.items():
             stream |= {"severity": severity, "table": "P", "printed_as": (name, "Tent")}
-            spots.append(place(setting, network, recipe, (name, level), column, **stream))
-    return spots
+            yield place(setting, network, recipe, (name, level), column, **stream)
 
 
 def _mixed_batches(view: View, level: str) -> dict[int, float]:
@@ -109,14 +91,12 @@ TABLE_P = Experiment(
 )
 
 
-def _convnext(setting: Setting) -> list[Spot]:
-    spots: list[Spot] = []
+def _convnext(setting: Setting) -> Iterator[Spot]:
     for level, severity in LEVELS.items():
         for used, name in (stand_in(setting, network) for network in (BN, CONVNEXT)):
             for label in ("NoAdapt", "Tent"):
                 stream: Stream = {"scenario": LABEL_SHIFT, "severity": severity}
-                spots += by_corruption(setting, "Q", used, label, (name, label, level), **stream)
-    return spots
+                yield from by_corruption(setting, "Q", used, label, (name, label, level), **stream)
 
 
 def _tent_on_convnext(view: View) -> Iterator[Part]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from wildtta.paper.experiment import AVERAGE, Check, Part, later
 from wildtta.paper.plan import BOTH
@@ -19,6 +19,20 @@ Row = tuple[str, ...]
 def all_of(*checks: Check) -> Check:
     """Several checks, all of which must hold."""
     return lambda view: [part for check in checks for part in check(view)]
+
+
+@later
+def numbers(view: View, told: str, holds: Callable[..., bool], *places: Row) -> Iterator[Part]:
+    """A test of the numbers at some places; ``told`` is a format for them."""
+    values = [view.mean(*place) for place in places]
+    yield holds(*values), told.format(*values)
+
+
+@later
+def along(view: View, told: str, holds: Callable[[Sequence[float]], bool], *row: str) -> Iterator[Part]:
+    """A test of one row's numbers over its columns."""
+    values = list(view.line(*row).values())
+    yield holds(values), f"{told} {arrow(values)}"
 
 
 @later

@@ -8,11 +8,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from wildtta.paper.checks import all_of, arrow, close, rising
 from wildtta.paper.experiment import Claim, Draw, Experiment, Part, Spot, later
-from wildtta.paper.plan import BOTH, LEVELS, Stream, place, shot_noise_streams
+from wildtta.paper.plan import BOTH, LEVELS, SHOT_NOISE, Stream, one_stream, place
 from wildtta.paper.recipes import RECIPES
 from wildtta.paper.settings import BN, GN, VIT, Setting
 from wildtta.paper.view import TOP_CLASS, NotRun, TooShort, View
@@ -43,10 +42,10 @@ def series(view: View, name: str, *where: str) -> tuple[list[float], list[float]
     """A recorded curve as (batches, values), without its gaps."""
     batches: Sequence[float] = view.record("series/batch", *where)
     values: Sequence[float | None] = view.record(f"series/{name}", *where)
-    pairs = [(float(x), float(y)) for x, y in zip(batches, values, strict=False) if y is not None]
-    if not pairs:
+    known = {float(x): float(y) for x, y in zip(batches, values, strict=False) if y is not None}
+    if not known:
         raise NotRun(f"the run recorded no series {name!r}")
-    return [x for x, _ in pairs], [y for _, y in pairs]
+    return list(known), list(known.values())
 
 
 def smooth(values: Sequence[float]) -> list[float]:
@@ -77,9 +76,9 @@ def _brief(values: Sequence[float]) -> str:
     return f"start {values[0]:.3g}, peak {max(values):.3g}, end {values[-1]:.3g}"
 
 
-def _in_band(values: Sequence[float], factor: float = 3.0) -> bool:
-    """Never more than ``factor`` times the median."""
-    return max(values) <= factor * statistics.median(values)
+def _in_band(values: Sequence[float]) -> bool:
+    """Never more than three times the median."""
+    return max(values) <= 3 * statistics.median(values)
 
 
 @later
@@ -91,32 +90,26 @@ def _tent_at_two_levels(setting: Setting, network: str, corruption: str, measure
     ]
 
 
-def _over_time(view: View, title: str, y_label: str, name: str, curves: Mapping[str, Sequence[str]]) -> list[Chart]:
-    """A chart of one series, a line per place that has it."""
+def _over_time(
+    view: View, title: str, y_label: str, name: str, curves: Mapping[str, Sequence[str]] | None = None
+) -> list[Chart]:
+    """A chart of one series, a line per place that has it; unless said, of Tent at the two levels."""
     lines = []
-    for label, where in curves.items():
+    for label, where in (curves or {level: (*view.row_labels[0], level) for level in LEVELS}).items():
         if any(value is not None for value in view.recorded(f"series/{name}", *where) or ()):
             x, y = series(view, name, *where)
             lines.append(Line(label=label, x=x, y=y))
     return [LineChart(title=title, x_label="batch", y_label=y_label, lines=lines)] if lines else []
 
 
-def _at_levels(view: View) -> dict[str, tuple[str, ...]]:
-    return {level: (*view.row_labels[0], level) for level in LEVELS}
-
-
-def _scatter(title: str, labels: tuple[str, str], x: Sequence[float], y: Sequence[float]) -> ScatterChart:
-    return ScatterChart(title=title, x_label=labels[0], y_label=labels[1], x=x, y=y)
-
-
-def _draw_collapse(view: View) -> list[Chart]:
-    charts: list[Chart] = []
+def _draw_collapse(view: View) -> Iterator[Chart]:
     for panel, level in zip("ab", LEVELS, strict=True):
         found = view.recorded("diagnostics/predictions", GN, "Tent", level)
         if found:
-            title, labels = f"({panel}) predictions, {level}", ("image of the stream", "predicted class")
-            charts.append(_scatter(title, labels, found["position"], found["predicted"]))
-    return [*charts, *_over_time(view, "(c) gradient norm", "‖∇E‖₂", _NORM, _at_levels(view))]
+            title, x_label, y_label = f"({panel}) predictions, {level}", "image of the stream", "predicted class"
+            x, y = found["position"], found["predicted"]
+            yield ScatterChart(title=title, x_label=x_label, y_label=y_label, x=x, y=y)
+    yield from _over_time(view, "(c) gradient norm", "‖∇E‖₂", _NORM)
 
 
 @later
@@ -126,11 +119,7 @@ def _one_class(view: View, level: str, *, ends: bool) -> Iterator[Part]:
     yield share >= _ONE_CLASS if ends else share < 50, f"top class in the last fifth: {share:.0f} %"
 
 
-def _rises_and_falls(values: Sequence[float]) -> bool:
-    return max(values) >= 2 * values[0] and values[-1] <= 0.1 * max(values)
-
-
-def _from_inside(name: str, title: str, draw: Draw, claims: Sequence[Claim], note: str = "") -> Experiment:
+def _from_inside(name: str, title: str, draw: Draw, *claims: Claim, note: str = "") -> Experiment:
     return Experiment(
         name,
         f"Tent from inside: {title}",
@@ -146,15 +135,13 @@ FIGURE_2 = _from_inside(
     "figure-2",
     "predictions and gradient norm, Gaussian noise",
     _draw_collapse,
-    (
-        Claim("At level 5 Tent ends in one predicted class", _one_class("level 5", ends=True)),
-        Claim("At level 3 it does not", _one_class("level 3", ends=False)),
-        Claim(
-            "At level 5 the gradient norm rises, peaks, and falls to about zero at collapse",
-            _tent("level 5", "gradient norm", _rises_and_falls),
-        ),
-        Claim("At level 3 the gradient norm stays in a stable band", _tent("level 3", "gradient norm", _in_band)),
+    Claim("At level 5 Tent ends in one predicted class", _one_class("level 5", ends=True)),
+    Claim("At level 3 it does not", _one_class("level 3", ends=False)),
+    Claim(
+        "At level 5 the gradient norm rises, peaks, and falls to about zero at collapse",
+        _tent("level 5", "gradient norm", lambda norm: max(norm) >= 2 * norm[0] and norm[-1] <= 0.1 * max(norm)),
     ),
+    Claim("At level 3 the gradient norm stays in a stable band", _tent("level 3", "gradient norm", _in_band)),
 )
 
 
@@ -165,12 +152,9 @@ def _accelerates(values: Sequence[float]) -> bool:
     return top > 0 and values[top] - values[half] > values[half] - values[0] and values[top] >= 2 * values[0]
 
 
-def _draw_features(view: View) -> list[Chart]:
-    places = _at_levels(view)
-    return [
-        *_over_time(view, "(a) redundancy of the batch", "R", _CURVES["R"], places),
-        *_over_time(view, "(b) inequity of the batch", "I", _CURVES["I"], places),
-    ]
+def _draw_features(view: View) -> Iterator[Chart]:
+    yield from _over_time(view, "(a) redundancy of the batch", "R", _CURVES["R"])
+    yield from _over_time(view, "(b) inequity of the batch", "I", _CURVES["I"])
 
 
 def _entropy_threshold(view: View, *where: str) -> float:
@@ -178,13 +162,14 @@ def _entropy_threshold(view: View, *where: str) -> float:
     return 0.4 * math.log(len(view.record("metrics/histogram", *where)))
 
 
-def _draw_features_and_samples(view: View) -> list[Chart]:
+def _draw_features_and_samples(view: View) -> Iterator[Chart]:
+    yield from _draw_features(view)
     where = (GN, "Tent", "level 5")
-    found, title = view.recorded("diagnostics/scatter", *where), "(c) entropy and gradient norm per sample"
-    if not found:
-        return _draw_features(view)
-    chart = _scatter(title, ("entropy", "‖∇E‖₂"), found["entropy"], found["gradient_norm"])
-    return [*_draw_features(view), replace(chart, vertical=[(_entropy_threshold(view, *where), "E₀")])]
+    found = view.recorded("diagnostics/scatter", *where)
+    if found:
+        title, x, y = "(c) entropy and gradient norm per sample", found["entropy"], found["gradient_norm"]
+        guide = [(_entropy_threshold(view, *where), "E₀")]
+        yield ScatterChart(title=title, x_label="entropy", y_label="‖∇E‖₂", x=x, y=y, vertical=guide)
 
 
 def _larger_before(view: View) -> Iterator[Part]:
@@ -215,15 +200,13 @@ FIGURE_3 = _from_inside(
     "figure-3",
     "redundancy, inequity, entropy against gradient norm",
     _draw_features_and_samples,
-    (
-        Claim("Before adaptation R and I are larger at level 5", _larger_before),
-        Claim("At level 5 R is flat at first and jumps at collapse", _tent("level 5", "R", _jumps_late)),
-        Claim("At level 5 I grows early and ever faster", _tent("level 5", "I", _accelerates)),
-        Claim("At level 3 both stay in range", all_of(*(_tent("level 3", symbol, _in_band) for symbol in "RI"))),
-        Claim(
-            "The entropy threshold removes a part of the samples with large gradients, not all",
-            _threshold_keeps_some,
-        ),
+    Claim("Before adaptation R and I are larger at level 5", _larger_before),
+    Claim("At level 5 R is flat at first and jumps at collapse", _tent("level 5", "R", _jumps_late)),
+    Claim("At level 5 I grows early and ever faster", _tent("level 5", "I", _accelerates)),
+    Claim("At level 3 both stay in range", all_of(*(_tent("level 3", symbol, _in_band) for symbol in "RI"))),
+    Claim(
+        "The entropy threshold removes a part of the samples with large gradients, not all",
+        _threshold_keeps_some,
     ),
     note=_FLOOR,
 )
@@ -246,59 +229,46 @@ FIGURE_B = Experiment(
     "figure-b",
     "Gradient norm under SAR's components, shot noise, class-ordered",
     "ImageNet-C shot_noise 5, ViT",
-    shot_noise_streams({label: RECIPES[label] for label in _NORM_CURVES}),
+    one_stream([VIT], {label: RECIPES[label] for label in _NORM_CURVES}, **SHOT_NOISE),
     Claim("Only reliable and sharpness-aware together keep the gradient norm in range throughout", _only_together),
     draw=_draw_norms,
 )
 
 
-def _severities(setting: Setting) -> list[Spot]:
-    spots = []
+def _severities(setting: Setting) -> Iterator[Spot]:
     for network in BOTH:
         for level in range(6):
             column = f"level {level}" if level else "clean"
-            stream: Stream = {
-                "corruptions": ("gaussian_noise",) if level else (),
-                "severity": level,
-                "measure": ("health",),
-            }
-            if not level and setting.where == "imagenet-c":
-                stream["data"] = "imagenet"
-            spots += [
-                place(setting, network, "NoAdapt", (network, n), column, metric=f"diagnostics/health/{n}", **stream)
-                for n in ("redundancy", "inequity")
-            ]
-    return spots
+            stream: Stream = {"severity": level, "measure": ("health",), "corruptions": ("gaussian_noise",)}
+            if not level:
+                stream |= {"corruptions": (), "data": "imagenet" if setting.where == "imagenet-c" else None}
+            for name in ("redundancy", "inequity"):
+                stream["metric"] = f"diagnostics/health/{name}"
+                yield place(setting, network, "NoAdapt", (network, name), column, **stream)
 
 
-def _draw_severities(view: View) -> list[Chart]:
-    charts: list[Chart] = []
+def _draw_severities(view: View) -> Iterator[Chart]:
     for name, symbol in (("redundancy", "R"), ("inequity", "I")):
         lines = []
         for network in BOTH:
-            found = [(float(x), view.known(network, name, column)) for x, column in enumerate(view.columns)]
-            known = {x: value.mean for x, value in found if value is not None}
+            known = view.known_line(network, name)
             if known:
-                lines.append(Line(label=network, x=list(known), y=list(known.values())))
+                x, y = [view.columns.index(column) for column in known], [value.mean for value in known.values()]
+                lines.append(Line(label=network, x=x, y=y))
         if lines:
             title, x_label = f"{name} without adaptation", "severity (0: clean)"
-            charts.append(LineChart(title=title, x_label=x_label, y_label=symbol, lines=lines, marks=True))
-    return charts
-
-
-def _over_levels(view: View, network: str, measure: str) -> list[float]:
-    return [view.mean(network, measure, column) for column in view.columns]
+            yield LineChart(title=title, x_label=x_label, y_label=symbol, lines=lines, marks=True)
 
 
 def _grow(view: View) -> Iterator[Part]:
     for network in BOTH:
         for measure in ("redundancy", "inequity"):
-            values = _over_levels(view, network, measure)
+            values = list(view.line(network, measure).values())
             yield rising(values), f"{network} {measure}: " + " → ".join(f"{value:.3g}" for value in values)
 
 
 def _growth_accelerates(view: View) -> Iterator[Part]:
-    values = _over_levels(view, VIT, "redundancy")
+    values = list(view.line(VIT, "redundancy").values())
     first, last = values[2] - values[1], values[5] - values[4]
     holds = last > first and close(view, first, 3.1, 1.0) and close(view, last, 97.9, 10.0)
     yield holds, f"ViT R: {first:+.3g} from level 1 to 2, {last:+.3g} from 4 to 5"

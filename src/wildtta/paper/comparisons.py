@@ -21,7 +21,17 @@ from wildtta.paper.checks import (
     wins,
 )
 from wildtta.paper.experiment import AVERAGE, Claim, Experiment, Part, Spot, later
-from wildtta.paper.plan import BOTH, CONTINUAL, LABEL_SHIFT, MIXED, NETWORKS, SINGLE, averaged, corruption_table, place
+from wildtta.paper.plan import (
+    BOTH,
+    CONTINUAL,
+    LABEL_SHIFT,
+    MIXED,
+    NETWORKS,
+    SINGLE,
+    averaged_rows,
+    corruption_table,
+    place,
+)
 from wildtta.paper.printed import printed
 from wildtta.paper.settings import BN, GLYPH_RENDITION, GN, VIT, Setting
 from wildtta.paper.view import NotRun, View
@@ -30,6 +40,13 @@ _BN_METHODS = ("NoAdapt", "MEMO", "DDA", "Tent", "EATA")
 _ALL_METHODS = (*_BN_METHODS, "ROID", "DeYO", "ReCAP", "SAR", "SAR2")
 _SINGLE_METHODS = (*_BN_METHODS, "DeYO", "ReCAP", "SAR", "SAR2")
 _APPENDIX_METHODS = (*_BN_METHODS, "SAR", "SAR2")
+#: Scenario, severity and methods (on GN and ViT) of the tables over corruptions.
+_OVER_CORRUPTIONS = {
+    "1": (LABEL_SHIFT, 5, _ALL_METHODS),
+    "3": (SINGLE, 5, _SINGLE_METHODS),
+    "B": (LABEL_SHIFT, 3, _APPENDIX_METHODS),
+    "C": (SINGLE, 3, _APPENDIX_METHODS),
+}
 _NOISES = ("gaussian_noise", "shot_noise", "impulse_noise")
 _AFTER_COLLAPSE = ("glass_blur", "motion_blur", "zoom_blur", "snow", "frost", "fog")
 _BEST_AVERAGE = all_of(*(best((network, "SAR2"), AVERAGE) for network in BOTH))
@@ -39,7 +56,8 @@ _BEST_RENDITIONS = all_of(
 )
 
 
-def _over_corruptions(table: str, scenario: str, severity: int, methods: Sequence[str], *claims: Claim) -> Experiment:
+def _over_corruptions(table: str, *claims: Claim) -> Experiment:
+    scenario, severity, methods = _OVER_CORRUPTIONS[table]
     words = {LABEL_SHIFT: "Class-ordered streams (label shift, ratio ∞)", SINGLE: "One sample per step (batch size 1)"}
     rows = ((BN, _BN_METHODS), (GN, methods), (VIT, methods))
     needs = "ImageNet-C, 3 networks; MEMO is slow, DDA needs a diffusion model"
@@ -64,9 +82,6 @@ def _best_or_tied(view: View) -> Iterator[Part]:
 
 TABLE_1 = _over_corruptions(
     "1",
-    LABEL_SHIFT,
-    5,
-    _ALL_METHODS,
     Claim("SAR is above Tent on every corruption, on both networks", wins("SAR", "Tent")),
     Claim(
         "Tent ruins the batch-norm network (2.1 on average), and still helps ViT on defocus and motion blur and "
@@ -102,9 +117,6 @@ def _only_on_noise(view: View) -> Iterator[Part]:
 
 TABLE_B = _over_corruptions(
     "B",
-    LABEL_SHIFT,
-    3,
-    _APPENDIX_METHODS,
     Claim("At level 3 SAR² has the best average", _BEST_AND_PRINTED),
     Claim("DDA is strong on noise only", _only_on_noise),
 )
@@ -134,9 +146,6 @@ def _steadier(view: View) -> Iterator[Part]:
 
 TABLE_3 = _over_corruptions(
     "3",
-    SINGLE,
-    5,
-    _SINGLE_METHODS,
     Claim("With batches of one, Tent and EATA on batch norm are at chance", _at_chance),
     Claim("With batches of one, SAR² is best on every corruption", _best_everywhere),
     Claim("On GN the standard deviation of SAR²'s average is a tenth of SAR's", _steadier),
@@ -146,33 +155,19 @@ TABLE_3 = _over_corruptions(
 
 TABLE_C = _over_corruptions(
     "C",
-    SINGLE,
-    3,
-    _APPENDIX_METHODS,
     Claim("At level 3 with batches of one, SAR² has the best average", _BEST_AND_PRINTED),
 )
-
-
-def _mixture(setting: Setting) -> list[Spot]:
-    streams = [(network, level) for network in BOTH for level in (5, 3)]
-    return [
-        spot
-        for label in _ALL_METHODS
-        for spot in averaged(
-            [
-                place(setting, n, label, (label,), f"{n}/level{s}", table="4", scenario=MIXED, severity=s)
-                for n, s in streams
-            ],
-            table="4",
-        )
-    ]
 
 
 TABLE_4 = Experiment(
     "table-4",
     "Mixture of 15 corruptions, severities 5 and 3",
     "ImageNet-C severities 5 and 3, 2 networks",
-    _mixture,
+    averaged_rows(
+        "4",
+        {(label,): label for label in _ALL_METHODS},
+        {f"{n}/level{s}": (n, {"scenario": MIXED, "severity": s}) for n in BOTH for s in (5, 3)},
+    ),
     Claim(
         "Under the mixture Tent falls below the unadapted network: GN at both levels, ViT at level 5",
         above(("NoAdapt",), ("Tent",), f"{GN}/level5", f"{GN}/level3", f"{VIT}/level5"),
@@ -187,18 +182,16 @@ TABLE_4 = Experiment(
 )
 
 
-def _continual(setting: Setting) -> list[Spot]:
+def _continual(setting: Setting) -> Iterator[Spot]:
     """One run over all domains gives a number for each."""
-    spots = []
     for network in BOTH:
         for label in _ALL_METHODS:
             whole = place(setting, network, label, (network, label), AVERAGE, table="5", scenario=CONTINUAL)
-            for name in setting.corruptions():
+            for name in setting.scale.corruptions:
                 value, std = printed("5").number(network, label, name)
                 metric = f"metrics/per_corruption/{name}"
-                spots.append(replace(whole, column=name, metric=metric, printed=value, printed_std=std))
-            spots.append(whole)
-    return spots
+                yield replace(whole, column=name, metric=metric, printed=value, printed_std=std)
+            yield whole
 
 
 def _mean_over(view: View, network: str, method: str, columns: Sequence[str]) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,10 +21,9 @@ def images_in(cell: Cell) -> int:
     """Length of the cell's stream, from its scenario and the data set's usual size."""
     if "label_shift" in cell.scenario:
         length = int(cell.scenario_options.get("draws", 100)) * CLASSES.get(cell.data, 1000)
-        length *= len(cell.corruptions) if cell.scenario in MULTI_DOMAIN else 1
     else:
         length = IMAGES.get(cell.data, 50_000)
-        length *= max(1, len(cell.corruptions)) if cell.scenario in MULTI_DOMAIN else 1
+    length *= max(1, len(cell.corruptions)) if cell.scenario in MULTI_DOMAIN else 1
     return length if cell.limit is None else min(length, cell.limit)
 
 
@@ -108,28 +106,21 @@ def measure_pace(model: str, *, device: str, side: int, batch: int, steps: int =
 
     import wildtta
     from wildtta.bench.models import build_model
+    from wildtta.metrics.cost import Stopwatch
 
     network = build_model(Cell(model=model, model_options={"pretrained": False})).to(device)
     images = torch.randn(batch, 3, side, side, generator=torch.Generator().manual_seed(0)).to(device)
     spent = {}
     for method in ("none", "tent"):
         adapted = wildtta.adapt(network, method, batch_size=batch)
-        adapted(images)  # the first call pays for set-up
-        _wait(device)
-        began = time.perf_counter()
-        for _ in range(steps):
+        watch = Stopwatch(torch.device(device), steps + 1)
+        for _ in range(steps + 1):  # the first call pays for set-up and is not counted
+            watch.start()
             adapted(images)
-        _wait(device)
-        spent[method] = 1000 * (time.perf_counter() - began) / (steps * batch)
+            watch.stop()
+        spent[method] = watch.summary()["ms_per_batch"] / batch
         network = adapted.unload()
     return Pace(forward=spent["none"], backward=max(spent["tent"] - spent["none"], 0.0))
-
-
-def _wait(device: str) -> None:
-    import torch
-
-    if device.startswith("cuda"):
-        torch.cuda.synchronize()
 
 
 def _many(samples: float) -> str:

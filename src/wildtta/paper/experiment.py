@@ -43,8 +43,8 @@ class Spot:
     missing: str = ""
 
 
-Plan = Callable[[Setting], list[Spot]]
-Draw = Callable[["View"], list[Chart]]
+Plan = Callable[[Setting], Iterable[Spot]]
+Draw = Callable[["View"], Iterable[Chart]]
 Part = tuple[bool, str]
 """A part of a verdict: whether it holds, and the numbers that decide it."""
 Check = Callable[["View"], Iterable[Part]]
@@ -99,7 +99,8 @@ class Experiment:
         note: str = "",
     ) -> None:
         self.name, self.title, self.needs, self.note = name, title, needs, note
-        self.plan, self.draw = plan, draw
+        self.plan: Callable[[Setting], list[Spot]] = lambda setting: list(plan(setting))
+        self.draw: Callable[[View], list[Chart]] | None = (lambda view: list(draw(view))) if draw else None
         self.claims = [replace(claim, experiment=name, number=number) for number, claim in enumerate(claims, 1)]
         self.row_names, self.unit, self.digits = row_names, unit, digits
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from wildtta.paper.checks import rising
 from wildtta.paper.experiment import Claim, Experiment, Part, Spot, later
-from wildtta.paper.plan import LABEL_SHIFT, Stream, place
+from wildtta.paper.plan import LABEL_SHIFT, Stream, one_stream, place
 from wildtta.paper.recipes import RECIPES
 from wildtta.paper.settings import CORRUPTIONS, GN, VIT, Setting
 from wildtta.paper.view import View
@@ -26,20 +26,13 @@ _TENT_CHECKPOINT = 120
 Surface = Sequence[Sequence[float]]
 
 
-def _embeddings(setting: Setting) -> list[Spot]:
-    stream: Stream = {"scenario": LABEL_SHIFT, "corruptions": ("snow",), "measure": ("tsne",), "seeds": 1}
-    return [place(setting, VIT, recipe, (VIT, label), "accuracy", **stream) for label, recipe in _EMBEDDED.items()]
-
-
-def _draw_embeddings(view: View) -> list[Chart]:
-    charts: list[Chart] = []
+def _draw_embeddings(view: View) -> Iterator[Chart]:
     for label in _EMBEDDED:
         found = view.recorded("diagnostics/tsne", VIT, label, "accuracy")
         if found:
             x, y = zip(*found["points"], strict=True)
             title = label.replace("SAR2", "SAR²")
-            charts.append(ScatterChart(title=title, x=x, y=y, group=found["labels"], axes=False))
-    return charts
+            yield ScatterChart(title=title, x=x, y=y, group=found["labels"], axes=False)
 
 
 def separability(points: Sequence[Sequence[float]], labels: Sequence[int]) -> float:
@@ -67,7 +60,7 @@ FIGURE_8 = Experiment(
     "figure-8",
     "Features after adaptation (t-SNE, 20 classes), snow, class-ordered",
     "ImageNet-C snow 5, ViT; scikit-learn",
-    _embeddings,
+    one_stream([VIT], _EMBEDDED, scenario=LABEL_SHIFT, corruptions=("snow",), measure=("tsne",), seeds=1),
     Claim("Classes separate better in the order NoAdapt, Tent, SAR, SAR²", _classes_separate),
     Claim("Tent gathers its samples in one big cluster", _one_cluster),
     draw=_draw_embeddings,
@@ -85,14 +78,11 @@ def _surfaces(setting: Setting, network: str, tent_batches: int | None = None) -
     ]
 
 
-def _draw_surfaces(view: View) -> list[Chart]:
-    charts: list[Chart] = []
+def _draw_surfaces(view: View) -> Iterator[Chart]:
     for network, label in view.row_labels:
         found = view.recorded("diagnostics/surface", network, label, "accuracy")
-        if not found:
-            continue
-        charts.append(
-            SurfaceChart(
+        if found:
+            yield SurfaceChart(
                 title=f"{label}, {network}",
                 x_label="direction 1",
                 y_label="direction 2",
@@ -103,8 +93,6 @@ def _draw_surfaces(view: View) -> list[Chart]:
                 z=[list(column) for column in zip(*found["entropy"], strict=True)],
                 level=lowest_contour(found["entropy"]),
             )
-        )
-    return charts
 
 
 def lowest_contour(entropies: Surface) -> float:
@@ -162,22 +150,21 @@ def _corruptions(setting: Setting) -> list[Spot]:
     return [place(setting, GN, "NoAdapt", (GN, "NoAdapt"), name, corruptions=(name,), seeds=1) for name in CORRUPTIONS]
 
 
-def _draw_corruptions(view: View) -> list[Chart]:
+def _draw_corruptions(view: View) -> Iterator[Chart]:
     """One embedded image under each corruption: drawn anew, since a journal holds numbers and no pictures."""
     from wildtta.data import corrupt
     from wildtta.glyphs import Glyphs
 
-    found = {name: view.known(GN, "NoAdapt", name) for name in CORRUPTIONS}
-    known = {name: value.mean for name, value in found.items() if value is not None}
+    known = view.known_line(GN, "NoAdapt")
     if not known:
-        return []
+        return
     clean = Glyphs(16, seed=0).images([5])
     images = {"clean": clean}
     for name, accuracy in known.items():
-        images[f"{name.replace('_', ' ')} · {accuracy:.1f} %"] = corrupt(clean, name, 5, seed=0)
+        images[f"{name.replace('_', ' ')} · {accuracy.mean:.1f} %"] = corrupt(clean, name, 5, seed=0)
     pictures = [batch[0].permute(1, 2, 0).numpy() for batch in images.values()]
     title = "severity 5, and the accuracy without adaptation"
-    return [PictureChart(title=title, pictures=pictures, captions=list(images))]
+    yield PictureChart(title=title, pictures=pictures, captions=list(images))
 
 
 FIGURE_A = Experiment(

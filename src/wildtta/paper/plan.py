@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,9 @@ Stream = dict[str, Any]
 
 LABEL_SHIFT, SINGLE, MIXED, MILD = "label_shift", "single", "mixed", "mild"
 CONTINUAL = "continual_label_shift"
+
+#: Of figures 7 and B.
+SHOT_NOISE: Stream = {"scenario": LABEL_SHIFT, "corruptions": ("shot_noise",)}
 
 BOTH = (GN, VIT)
 NETWORKS = (BN, GN, VIT)
@@ -37,14 +40,9 @@ def place(
     corruptions: Sequence[str] | None = None,
     **stream: Any,
 ) -> Spot:
-    """One recipe on one network and stream, at one place of a table or figure.
+    """One recipe (or its name in :data:`RECIPES`) on one network and stream, at one place of a table or figure.
 
     Args:
-        setting: where it is run.
-        network: by the paper's name.
-        recipe: with its options, or its name in :data:`RECIPES`.
-        row: labels of the row.
-        column: label of the column.
         table: the printed table that has this place.
         printed_as: its model and method there; None: those of ``row``.
         corruptions: of the stream; None: the mean over all corruptions of the setting, each its own stream (the model
@@ -53,7 +51,7 @@ def place(
     """
     chosen = RECIPES[recipe] if isinstance(recipe, str) else recipe
     metric = {"metric": stream.pop("metric")} if "metric" in stream else {}
-    names = setting.corruptions() if corruptions is None else tuple(corruptions)
+    names = setting.scale.corruptions if corruptions is None else tuple(corruptions)
     together = corruptions is not None or stream.get("scenario") in (MIXED, CONTINUAL)
     options = chosen.options_on(network)
     given = {**options, **setting.overrides_for(chosen.method, network)}
@@ -104,11 +102,23 @@ def by_corruption(
     setting: Setting, table: str, network: str, label: str, row: tuple[str, ...], **stream: Any
 ) -> list[Spot]:
     """One spot per corruption, each its own stream, and their mean."""
-    names = setting.corruptions()
+    names = setting.scale.corruptions
     spots = [place(setting, network, label, row, name, table=table, corruptions=(name,), **stream) for name in names]
     cells = tuple(cell for spot in spots for cell in spot.cells)
     mean = Spot(row=row, column=AVERAGE, cells=cells, missing=spots[0].missing)
     return [*spots, _with_printed(mean, table if names == CORRUPTIONS else None, stream.get("severity"))]
+
+
+@later
+def averaged_rows(
+    setting: Setting, table: str, rows: Mapping[tuple[str, ...], str], columns: Mapping[str, tuple[str, Stream]]
+) -> Iterator[Spot]:
+    """A recipe for each row, a network and stream for each column, and the mean of each row."""
+    for row, recipe in rows.items():
+        line = [
+            place(setting, n, recipe, row, column, table=table, **stream) for column, (n, stream) in columns.items()
+        ]
+        yield from averaged(line, table=table)
 
 
 @later
@@ -133,7 +143,12 @@ def stand_in(setting: Setting, network: str) -> tuple[str, str]:
 
 
 @later
-def shot_noise_streams(setting: Setting, recipes: Mapping[str, Recipe]) -> list[Spot]:
-    """Recipes on ViT's class-ordered stream of shot noise."""
-    stream: Stream = {"scenario": LABEL_SHIFT, "corruptions": ("shot_noise",)}
-    return [place(setting, VIT, recipe, (VIT, label), "accuracy", **stream) for label, recipe in recipes.items()]
+def one_stream(
+    setting: Setting, /, networks: Sequence[str], recipes: Mapping[str, Recipe], **stream: Any
+) -> list[Spot]:
+    """Each recipe on each network, on streams of one kind: a single column."""
+    return [
+        place(setting, network, recipe, (network, label), "accuracy", **stream)
+        for network in networks
+        for label, recipe in recipes.items()
+    ]

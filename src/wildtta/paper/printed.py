@@ -37,25 +37,17 @@ class PrintedTable:
     columns: Sequence[str]
     rows: Sequence[PrintedRow]
 
-    def row(self, model: str | None, method: str, *, severity: int | None = None) -> PrintedRow | None:
-        """The line of that model and method, or None where the paper has none."""
-        for row in self.rows:
-            same_severity = severity is None or row.severity is None or row.severity == severity
-            if row.model == model and row.method == method and same_severity:
-                return row
-        return None
-
     def number(
         self, model: str | None, method: str, column: str, *, severity: int | None = None
     ) -> tuple[float | None, float | None]:
         """The printed value and its printed standard deviation (None where nothing is printed)."""
-        row = self.row(model, method, severity=severity)
-        if row is None or column not in self.columns:
-            return None, None
-        place = self.columns.index(column)
-        value = row.values[place]
-        number = float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
-        return number, row.std[place] if row.std is not None else None
+        place = self.columns.index(column) if column in self.columns else None
+        for row in self.rows:
+            same_severity = severity is None or row.severity is None or row.severity == severity
+            if place is not None and row.model == model and row.method == method and same_severity:
+                value, std = row.values[place], row.std[place] if row.std else None
+                return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None, std
+        return None, None
 
 
 @lru_cache(maxsize=1)

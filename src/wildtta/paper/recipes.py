@@ -45,21 +45,12 @@ _TENT_AND_REGULARISERS = Recipe(
     as_tent=True,
 )
 
+_NAMED_AS_HERE = ("MEMO", "DDA", "TTT", "Tent", "EATA", "ROID", "DeYO", "ReCAP", "SAR", "SAR2", "SAR2-efficient")
 #: The paper's own names of its rows. Ablations are settings of one method: SAR without its second and third component
 #: is reliable entropy alone, and SAR² without the inequity term is "SAR+R".
 RECIPES: dict[str, Recipe] = {
     "NoAdapt": _plain("none"),
-    "MEMO": _plain("memo"),
-    "DDA": _plain("dda"),
-    "TTT": _plain("ttt"),
-    "Tent": _plain("tent"),
-    "EATA": _plain("eata"),
-    "ROID": _plain("roid"),
-    "DeYO": _plain("deyo"),
-    "ReCAP": _plain("recap"),
-    "SAR": _plain("sar"),
-    "SAR2": _plain("sar2"),
-    "SAR2-efficient": _plain("sar2-efficient"),
+    **{name: _plain(name.lower()) for name in _NAMED_AS_HERE},
     "Tent (entropy only)": _plain("tent"),
     "reliable": _plain("sar", sharpness=None, recovery=None),
     "sa": _plain("sar", reliable=None, recovery=None),

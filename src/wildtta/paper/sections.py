@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from wildtta.bench import Row
@@ -11,6 +11,7 @@ from wildtta.paper.experiment import ECE, Experiment, Spot
 from wildtta.paper.registry import experiments
 from wildtta.paper.settings import CORRUPTIONS, Setting
 from wildtta.paper.view import NotRun, View, decide
+from wildtta.report.command import command_line
 from wildtta.report.document import Section
 from wildtta.report.figure import Figure
 from wildtta.report.names import SHORT_CORRUPTIONS
@@ -64,11 +65,9 @@ def command_of(experiment: Experiment, setting: Setting) -> str:
         words += ["--data", "DIR", "--protocol", setting.protocol]
     if setting.scale.name != "full":
         words += ["--quick"] if setting.scale.name == "quick" else ["--scale", setting.scale.name]
-    if setting.limit is not None:
-        words += ["--limit", str(setting.limit)]
-    if any(network.model_options.get("pretrained") is False for network in setting.networks.values()):
-        words += ["--weights", "none"]
-    return " ".join([*words, "--seeds", str(setting.seeds)])
+    random = any(network.model_options.get("pretrained") is False for network in setting.networks.values())
+    weights = "none" if random else None
+    return command_line(words, ("--limit", setting.limit), ("--weights", weights), ("--seeds", setting.seeds))
 
 
 def label_of(words: str) -> str:
@@ -83,11 +82,6 @@ def label_of(words: str) -> str:
     return {"gpu_time_s": "seconds", "label_shift": "label shift", "bs1": "batch size 1"}.get(words, words)
 
 
-def _column(experiment: Experiment, label: str, metric: str) -> Column:
-    better: Better = "low" if metric == ECE else "high" if metric.startswith("metrics/") else "none"
-    return Column(label=label_of(label), better=better, digits=0 if metric.startswith("cost/") else experiment.digits)
-
-
 def number_at(view: View, spot: Spot) -> Number:
     """A spot as a number of a table."""
     printed = Number(printed=spot.printed, printed_std=spot.printed_std)
@@ -96,13 +90,12 @@ def number_at(view: View, spot: Spot) -> Number:
     except NotRun as reason:
         return replace(printed, missing=str(reason))
     behind = view.finished(spot)
-    comparable = view.setting.same_as_paper and spot.printed is not None
     return replace(
         printed,
         mean=value.mean,
         std=value.std if value.seeds > 1 else None,
         seeds=value.seeds,
-        difference=value.mean - spot.printed if comparable and spot.printed is not None else None,
+        difference=value.mean - spot.printed if spot.printed is not None and view.setting.same_as_paper else None,
         keys=tuple(row["key"] for row in behind),
         collapsed=len(spot.cells) <= view.setting.seeds and any(map(collapsed, behind)),
     )
@@ -112,8 +105,15 @@ def table_of(view: View) -> Table:
     """An experiment's table with its claims; rows that cannot be run here stay, with the reason."""
     experiment = view.experiment
     metrics = {spot.column: spot.metric for spot in reversed(view.spots)}
-    names = _in_the_papers_order(view.columns)
-    columns = tuple(_column(experiment, name, metrics[name]) for name in names)
+    usual = {name: place for place, name in enumerate(CORRUPTIONS)}
+    # Corruptions in their usual order, then what stands behind them.
+    names = sorted(view.columns, key=lambda name: usual.get(name, len(usual)))
+    columns = []
+    for name in names:
+        metric = metrics[name]
+        better: Better = "low" if metric == ECE else "high" if metric.startswith("metrics/") else "none"
+        digits = 0 if metric.startswith("cost/") else experiment.digits
+        columns.append(Column(label=label_of(name), better=better, digits=digits))
     rows = []
     for labels in view.row_labels:
         places = {spot.column: spot for spot in view.spots if spot.row == labels}
@@ -128,7 +128,7 @@ def table_of(view: View) -> Table:
         title=f"{experiment.heading}. {experiment.title}",
         subtitle=view.setting.brief,
         row_names=experiment.row_names,
-        columns=columns,
+        columns=tuple(columns),
         rows=with_best(rows, columns, grouped=grouped),
         unit=experiment.unit,
         note=experiment.note,
@@ -137,13 +137,6 @@ def table_of(view: View) -> Table:
         printed_on="ImageNet-C and its own networks",
         claims=[decide(claim, view) for claim in experiment.claims],
     )
-
-
-def _in_the_papers_order(columns: Iterable[str]) -> list[str]:
-    """Corruptions in their usual order, then what stands behind them."""
-    usual = {name: place for place, name in enumerate(CORRUPTIONS)}
-    names = list(columns)
-    return sorted(names, key=lambda name: usual.get(name, len(usual))) if usual.keys() & set(names) else names
 
 
 def figure_of(view: View) -> Figure:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from wildtta.paper.checks import arrow, flat
 from wildtta.paper.experiment import Claim, Experiment, Part, Spot, later
-from wildtta.paper.plan import LABEL_SHIFT, place, shot_noise_streams
+from wildtta.paper.plan import LABEL_SHIFT, SHOT_NOISE, one_stream, place
 from wildtta.paper.recipes import RECIPES, Recipe
 from wildtta.paper.settings import GN, VIT, Setting
 from wildtta.paper.view import View
@@ -23,6 +23,12 @@ _CLIPPINGS = {
     "norm 1.0": _TENT.with_(clip_norm=1.0),
     "SAR": RECIPES["SAR"],
 }
+_RADII = {f"SAR rho={radius:g}": RECIPES["SAR"].with_(sharpness=radius) for radius in (0.01, 0.03, 0.05, 0.07, 0.1)}
+_ALPHAS = {
+    f"SAR2-R alpha={weight}": RECIPES["SAR+R"].with_(redundancy=float(weight))
+    for weight in ("1e1", "1e2", "5e2", "1e3", "5e3", "1e4")
+}
+_BETAS = {f"SAR2-I beta={w}": RECIPES["SAR+I"].with_(inequity=float(w)) for w in (5, 10, 20, 50, 100, 200)}
 
 
 @later
@@ -56,14 +62,7 @@ TABLE_I = Experiment(
     "table-i",
     "SAR's radius ρ, shot noise, class-ordered",
     "ImageNet-C shot_noise 5, ViT",
-    _sweep(
-        "I",
-        VIT,
-        "rho sweep",
-        "shot_noise",
-        "Tent",
-        {f"SAR rho={radius:g}": RECIPES["SAR"].with_(sharpness=radius) for radius in (0.01, 0.03, 0.05, 0.07, 0.1)},
-    ),
+    _sweep("I", VIT, "rho sweep", "shot_noise", "Tent", _RADII),
     Claim(
         "SAR is insensitive to its radius between 0.03 and 0.1",
         _swept("ρ = 0.03 … 0.1", skip=1, within=1.5, over="NoAdapt"),
@@ -75,17 +74,7 @@ TABLE_J = Experiment(
     "table-j",
     "Redundancy weight α, SAR+R, Gaussian noise, class-ordered",
     "ImageNet-C gaussian_noise 5, ResNet50-GN",
-    _sweep(
-        "J",
-        GN,
-        "alpha sweep",
-        "gaussian_noise",
-        "SAR",
-        {
-            f"SAR2-R alpha={weight}": RECIPES["SAR+R"].with_(redundancy=float(weight))
-            for weight in ("1e1", "1e2", "5e2", "1e3", "5e3", "1e4")
-        },
-    ),
+    _sweep("J", GN, "alpha sweep", "gaussian_noise", "SAR", _ALPHAS),
     Claim("Every redundancy weight from 10 to 10⁴ improves SAR", _swept("α = 10 … 10⁴", over="SAR")),
     Claim("From 500 on the weight hardly matters", _swept("α ≥ 500", skip=2, within=2.0)),
 )
@@ -95,14 +84,7 @@ TABLE_K = Experiment(
     "table-k",
     "Inequity weight β, SAR+I, zoom blur, class-ordered",
     "ImageNet-C zoom_blur 5, ViT",
-    _sweep(
-        "K",
-        VIT,
-        "beta sweep",
-        "zoom_blur",
-        "SAR",
-        {f"SAR2-I beta={w}": RECIPES["SAR+I"].with_(inequity=float(w)) for w in (5, 10, 20, 50, 100, 200)},
-    ),
+    _sweep("K", VIT, "beta sweep", "zoom_blur", "SAR", _BETAS),
     Claim(
         "Every inequity weight from 5 to 200 improves SAR, nearly equally",
         _swept("β = 5 … 200", within=1.5, over="SAR"),
@@ -122,14 +104,9 @@ def _draw_clipping(view: View) -> list[Chart]:
     return [LineChart(title=title, x_label=x_label, y_label=y_label, lines=lines)] if lines else []
 
 
-def _clipped(view: View, label: str) -> float:
-    return view.mean(VIT, label, "accuracy")
-
-
 def _marginal(view: View) -> Iterator[Part]:
-    alone, sar = (_clipped(view, label) for label in ("NoAdapt", "SAR"))
     for label in ("value 0.001", "norm 0.1"):
-        value = _clipped(view, label)
+        alone, sar, value = view.means([(VIT, name) for name in ("NoAdapt", "SAR", label)], "accuracy")
         # "Marginal": less than a quarter of what SAR gains.
         yield 0 <= value - alone < 0.25 * (sar - alone), f"{label} {value:.1f}, NoAdapt {alone:.1f}, SAR {sar:.1f}"
 
@@ -143,7 +120,7 @@ def _still_collapses(view: View) -> Iterator[Part]:
 
 
 def _sar_is_best(view: View) -> Iterator[Part]:
-    values = {label: _clipped(view, label) for _, label in view.row_labels}
+    values = {label: view.mean(VIT, label, "accuracy") for label in _CLIPPINGS}
     sar = values.pop("SAR")
     rival = max(values, key=values.__getitem__)
     yield sar > values[rival], f"SAR {sar:.1f}, next {rival} {values[rival]:.1f}"
@@ -153,7 +130,7 @@ FIGURE_7 = Experiment(
     "figure-7",
     "Gradient clipping against SAR, shot noise, class-ordered",
     "ImageNet-C shot_noise 5, ViT",
-    shot_noise_streams(_CLIPPINGS),
+    one_stream([VIT], _CLIPPINGS, **SHOT_NOISE),
     Claim("Clipping at 0.001 (value) or 0.1 (norm) gains only marginally", _marginal),
     Claim("Clipping at 0.005 (value) or 1.0 (norm) still collapses", _still_collapses),
     Claim("SAR is clearly best and needs no clipping level", _sar_is_best),

@@ -62,12 +62,10 @@ class Scale:
     seeds: int = 3
 
 
-_FINE = {"surface": {"steps": 21}}
 _COARSE = {"surface": {"steps": 7, "images": 64}, "scatter": {"images": 64}}
-
 _ROUGH = {"surface": {"steps": 5, "images": 8}, "scatter": {"images": 8}, "tsne": {"classes": 8, "per_class": 4}}
 
-FULL = Scale(name="full", measures=_FINE)
+FULL = Scale(name="full", measures={"surface": {"steps": 21}})
 #: Glyphs are unlimited; this is what a CPU does in an evening and what shows the effects.
 GLYPHS = dataclasses.replace(
     FULL, draws=20, limits={"mild": 4000, "single": 2000, "mixed": 15000}, slow_limit=256,
@@ -83,14 +81,6 @@ TINY = dataclasses.replace(
     QUICK, name="tiny", draws=1, limits={**dict.fromkeys(SCENARIOS, 32), "single": 4}, slow_limit=2, source_images=32,
     measures=_ROUGH, corruptions=("contrast",), batch_sizes=(16, 64), large_batches=(32, 64),
 )  # fmt: skip
-
-
-def scale_named(name: str, where: Where) -> Scale:
-    """``full`` (the paper's sizes; on glyphs what a CPU can do), ``quick`` or ``tiny``."""
-    scales = {"full": GLYPHS if where == "glyphs" else FULL, "quick": QUICK, "tiny": TINY}
-    if name not in scales:
-        raise ValueError(f"unknown scale {name!r}: expected one of {', '.join(scales)}")
-    return scales[name]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,11 +126,15 @@ class Setting:
     @property
     def same_as_paper(self) -> bool:
         """Whether a difference to the printed numbers means anything: the paper's data, networks and stream lengths."""
+        # What was set for a method changes its numbers, but for the file that it cannot do without.
+        changed = (
+            (set(given), FILES.get(place.partition("@")[0], ("",))[0]) for place, given in self.overrides.items()
+        )
         return (
             self.where == "imagenet-c"
             and self.scale.name == "full"
             and self.limit is None
-            and not any(self._changes(place) for place in self.overrides)
+            and all(options <= {file} for options, file in changed)
             and all(IMAGENET_NETWORKS.get(name) == network.model for name, network in self.networks.items())
             and self._pinned
         )
@@ -149,11 +143,6 @@ class Setting:
     def _pinned(self) -> bool:
         """Whether every network has the weights that its name stands for."""
         return all(network.weights is None and not network.model_options for network in self.networks.values())
-
-    def _changes(self, place: str) -> bool:
-        """Whether what was set for a method is more than the file that it cannot do without."""
-        needed = FILES.get(place.partition("@")[0], ("",))[0]
-        return bool(set(self.overrides[place]) - {needed})
 
     @property
     def label(self) -> str:
@@ -194,68 +183,56 @@ class Setting:
         """What the user set for a method, and for it on one network."""
         return {**self.overrides.get(method, {}), **self.overrides.get(f"{method}@{network}", {})}
 
-    def corruptions(self) -> tuple[str, ...]:
-        """The corruptions of a table over all 15."""
-        return self.scale.corruptions
-
     def cells(
         self,
         network: str,
         method: str,
         *,
-        options: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any],
         scenario: str = "mild",
-        corruptions: Sequence[str] = (),
-        severity: int = 5,
-        batch_size: int = 64,
         ratio: float | None = None,
         data: str | None = None,
         measure: Sequence[str] = (),
         most: int | None = None,
-        regularise: int = 0,
         seeds: int | None = None,
+        **stream: Any,
     ) -> tuple[Cell, ...]:
-        """The same run once per seed, over ``most`` images at most. The caller has asked ``missing`` before."""
+        """The same run once per seed, over ``most`` images at most; ``stream`` are further fields of a cell.
+
+        The caller has asked ``missing`` before.
+        """
         place = self.networks[network]
+        # Rows name the paper's network, and what plays its part where that is another one.
+        title = network if IMAGENET_NETWORKS.get(network) == place.model else f"{place.model} for {network}"
         ordered = scenario in ("label_shift", "continual_label_shift")
-        stream = {"draws": self.scale.draws, "ratio": math.inf if ratio is None else ratio} if ordered else {}
+        order = {"draws": self.scale.draws, "ratio": math.inf if ratio is None else ratio} if ordered else {}
         limit = self.scale.limits.get(scenario)
         if method in SLOW and self.scale.slow_limit is not None:
             limit = self.scale.slow_limit
         limit = min((length for length in (limit, most) if length is not None), default=None)
-        chosen = {**(options or {}), **self.overrides_for(method, network)}
+        chosen = {**options, **self.overrides_for(method, network)}
         few = self.scale.source_images
         if few and not wanted_source_fields(Cell(model="-", method=method, options=chosen)):
             few = None
+        cell = Cell(
+            **vars(place),
+            model_name=title,
+            method=method,
+            options=chosen,
+            scenario=scenario,
+            scenario_options=order,
+            data=data or self.where,
+            data_options={"source_images": few} if few else {},
+            limit=limit,
+            protocol=self.protocol,
+            measure=tuple(measure),
+            measure_options={name: self.scale.measures[name] for name in measure if name in self.scale.measures},
+            **{**stream, **({"batch_size": 1} if scenario == "single" else {})},
+        )
         return tuple(
-            Cell(
-                model=place.model,
-                model_options=place.model_options,
-                weights=place.weights,
-                method=method,
-                options=chosen,
-                regularise=regularise,
-                scenario=scenario,
-                scenario_options=stream,
-                data=data or self.where,
-                data_options={"source_images": few} if few else {},
-                corruptions=tuple(corruptions),
-                severity=severity,
-                batch_size=1 if scenario == "single" else batch_size,
-                seed=seed,
-                limit=limit,
-                protocol=self.protocol,
-                model_name=network_title(network, place.model),
-                measure=tuple(measure),
-                measure_options={name: self.scale.measures[name] for name in measure if name in self.scale.measures},
-            )
+            dataclasses.replace(cell, seed=seed)
             for seed in range(self.seeds if seeds is None else min(seeds, self.seeds))
         )
-
-
-def network_title(network: str, model: str) -> str:
-    """How rows name a network: the paper's name, and what plays its part where that is another one."""
-    return network if IMAGENET_NETWORKS.get(network) == model else f"{model} for {network}"
 
 
 def setting(
@@ -272,13 +249,17 @@ def setting(
 ) -> Setting:
     """A setting with the usual choices filled in.
 
-    ``protocol`` is the preprocessing: ``paper`` (ImageNet statistics for every network, as the printed numbers need) or
-    ``timm`` (each network's own). ``limit`` cuts every stream to that many images. ``random_weights`` builds the real
+    ``scale`` is ``full`` (the paper's sizes; on glyphs what a CPU can do), ``quick`` or ``tiny``; ``protocol`` the
+    preprocessing: ``paper`` (ImageNet statistics for every network, as the printed numbers need) or ``timm`` (each
+    network's own). ``limit`` cuts every stream to that many images. ``random_weights`` builds the real
     architectures without their trained weights: a check of the machinery, never a result.
     """
     if where not in WHERE:
         raise ValueError(f"unknown data {where!r}: expected one of {', '.join(WHERE)}")
-    size = scale_named(scale, where)
+    scales = {"full": GLYPHS if where == "glyphs" else FULL, "quick": QUICK, "tiny": TINY}
+    if scale not in scales:
+        raise ValueError(f"unknown scale {scale!r}: expected one of {', '.join(scales)}")
+    size = scales[scale]
     if limit is not None:
         size = dataclasses.replace(size, limits=dict.fromkeys(SCENARIOS, limit), slow_limit=limit)
     if networks is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import statistics
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,20 +85,18 @@ class View:
             if not shared:
                 raise NotRun("no seed is complete")
             return {seed: statistics.fmean(column[seed] for column in columns) for seed in sorted(shared)}
-        by_seed: dict[int, list[Cell]] = {}
+        lacks = [self._lack(cell, spot) for cell in spot.cells]
+        incomplete = {cell.seed for cell, lack in zip(spot.cells, lacks, strict=True) if lack}
+        found: dict[int, list[Row]] = {}
         for cell in spot.cells:
-            by_seed.setdefault(cell.seed, []).append(cell)
-        complete = {seed: cells for seed, cells in by_seed.items() if not any(self._lack(cell, spot) for cell in cells)}
-        if not complete:
-            lacking = (self._lack(cell, spot) for cell in spot.cells)
+            if cell.seed not in incomplete:
+                found.setdefault(cell.seed, []).append(self._rows[cell.key])
+        if not found:
             where = " / ".join((*spot.row, spot.column))
-            raise NotRun(spot.missing or next(filter(None, lacking), f"{where} has nothing to run here"))
-        found = {seed: [self._rows[cell.key] for cell in cells] for seed, cells in complete.items()}
+            raise NotRun(spot.missing or next(filter(None, lacks), f"{where} has nothing to run here"))
         for rows in found.values():
             self._count(rows)
-        return {
-            seed: statistics.fmean(float(value_of(row, spot.metric)) for row in rows) for seed, rows in found.items()
-        }
+        return {seed: statistics.fmean(value_of(row, spot.metric) for row in rows) for seed, rows in found.items()}
 
     def _count(self, rows: Sequence[Row]) -> None:
         images = [look_up(row, "metrics/samples") for row in rows]
@@ -131,12 +130,23 @@ class View:
         """The means of several rows in one column."""
         return [self.mean(*row, *column) for row in rows]
 
+    def line(self, *row: str) -> dict[str, float]:
+        """The means of one row by its columns."""
+        columns = [spot.column for spot in self.spots if spot.row == row]
+        if not columns:
+            raise NotRun(f"{' / '.join(row)} is not part of this run")
+        return {column: self.mean(*row, column) for column in columns}
+
+    def known_line(self, *row: str) -> dict[str, Value]:
+        """The numbers of one row by its columns, as many as there are."""
+        found = {spot.column: self.known(*row, spot.column) for spot in self.spots if spot.row == row}
+        return {column: value for column, value in found.items() if value is not None}
+
     def known(self, *where: str) -> Value | None:
         """The number, or None where there is none."""
-        try:
+        with suppress(NotRun):
             return self.value(*where)
-        except NotRun:
-            return None
+        return None
 
     def row(self, *where: str) -> Row:
         """The first seed's journal row behind a spot: where curves and diagnostics live."""
@@ -158,10 +168,9 @@ class View:
 
     def recorded(self, path: str, *where: str) -> Any | None:
         """The same, or None where there is nothing."""
-        try:
+        with suppress(NotRun):
             return self.record(path, *where)
-        except NotRun:
-            return None
+        return None
 
     def finished(self, spot: Spot) -> list[Row]:
         """The finished rows behind a spot, as many as there are."""

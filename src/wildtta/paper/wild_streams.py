@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from wildtta.paper.checks import arrow, flat, needs_seeds
-from wildtta.paper.experiment import Claim, Experiment, Part, Spot, later
+from wildtta.paper.checks import all_of, along, arrow, flat, needs_seeds
+from wildtta.paper.experiment import Check, Claim, Experiment, Part, Spot, later
 from wildtta.paper.plan import LABEL_SHIFT, LEVELS, MILD, MIXED, NETWORKS, Stream, place, stand_in
 from wildtta.paper.settings import BN, GN, VIT, Setting
 from wildtta.paper.view import NotRun, Value, View
@@ -16,7 +16,6 @@ from wildtta.report.chart import BarChart, Chart, Line, LineChart
 
 _GAUSSIAN = ("gaussian_noise",)
 _BARS = ("no adapt", "avg adapt", "mix adapt")
-_TTT_ROW = "TTT (lr 0.001*BS)"
 _LEVEL_ROWS = ("method", "model", "severity")
 _TTT_NEEDS = "3 networks; rotation heads for TTT"
 
@@ -81,19 +80,17 @@ FIGURE_1 = Experiment(
 
 
 @later
-def _over(setting: Setting, streams: Callable[[Setting, str], dict[str, Stream]]) -> list[Spot]:
+def _over(setting: Setting, streams: Callable[[Setting, str], dict[str, Stream]]) -> Iterator[Spot]:
     """Tent and TTT on streams that differ in one value (a column each), and the network without adaptation."""
-    spots = []
     for level, severity in LEVELS.items():
         fixed: Stream = {"corruptions": _GAUSSIAN, "severity": severity}
         for network in NETWORKS:
-            spots.append(place(setting, network, "NoAdapt", ("NoAdapt", network, level), "na", **fixed))
+            yield place(setting, network, "NoAdapt", ("NoAdapt", network, level), "na", **fixed)
             for label in ("TTT", "Tent"):
-                spots += [
+                yield from [
                     place(setting, network, label, (label, network, level), column, **fixed, **stream)
                     for column, stream in streams(setting, label).items()
                 ]
-    return spots
 
 
 def _batch_sizes(setting: Setting, label: str) -> dict[str, Stream]:
@@ -103,21 +100,18 @@ def _batch_sizes(setting: Setting, label: str) -> dict[str, Stream]:
 
 
 @later
-def _draw_over(view: View, x_label: str) -> list[Chart]:
+def _draw_over(view: View, x_label: str) -> Iterator[Chart]:
     """One panel per method and level: a curve per network, and its accuracy without adaptation as a dashed line."""
-    charts: list[Chart] = []
     for label in ("Tent", "TTT"):
         for level in LEVELS:
             lines = [line for network in NETWORKS for line in _curve(view, label, network, level)]
             if lines:
                 title, look = f"{label}, {level}", {"log_x": True, "marks": True}
-                charts.append(LineChart(title=title, x_label=x_label, y_label="accuracy, %", lines=lines, **look))
-    return charts
+                yield LineChart(title=title, x_label=x_label, y_label="accuracy, %", lines=lines, **look)
 
 
 def _curve(view: View, label: str, network: str, level: str) -> Iterator[Line]:
-    found = {float(c): view.known(label, network, level, c) for c in view.columns if c != "na"}
-    points = {x: value for x, value in sorted(found.items()) if value is not None}
+    points = {float(column): value for column, value in view.known_line(label, network, level).items()}
     if points:
         x, values = list(points), list(points.values())
         yield Line(label=network, x=x, y=[value.mean for value in values], std=[value.std for value in values])
@@ -126,30 +120,21 @@ def _curve(view: View, label: str, network: str, level: str) -> Iterator[Line]:
             yield Line(label=f"{network}, na", x=[x[0], x[-1]], y=[alone.mean] * 2, dashed=True)
 
 
-def _along(view: View, method: str, network: str, level: str) -> dict[float, float]:
-    """Accuracy by the value that a method's columns stand for."""
-    columns = [spot.column for spot in view.spots if spot.row == (method, network, level)]
-    return {float(column): view.mean(method, network, level, column) for column in columns}
-
-
-@later
-def _flat_in(view: View, *places: tuple[str, str]) -> Iterator[Part]:
+def _flat_in(*places: tuple[str, str]) -> Check:
     """Tent varies by at most three points along the columns, on these networks at these levels."""
-    for network, level in places:
-        values = list(_along(view, "Tent", network, level).values())
-        yield flat(values, 3), f"{network} {level}: {arrow(values)}"
+    return all_of(*(along(f"{' '.join(place)}:", lambda values: flat(values, 3), "Tent", *place) for place in places))
 
 
 def _falls_below_8(view: View) -> Iterator[Part]:
-    values = _along(view, "Tent", BN, "level 5")
-    small = [value for size, value in values.items() if size < 8]
+    values = view.line("Tent", BN, "level 5")
+    small = [value for size, value in values.items() if int(size) < 8]
     if not small:
         raise NotRun("no batch below 8 was run")
-    yield max(small) < 0.5 * values[64], f"BN level 5: {arrow(values.values())}"
+    yield max(small) < 0.5 * values["64"], f"BN level 5: {arrow(values.values())}"
 
 
 def _below_no_adaptation(view: View) -> Iterator[Part]:
-    top = max(_along(view, "Tent", GN, "level 5").values())
+    top = max(view.line("Tent", GN, "level 5").values())
     alone = view.mean("NoAdapt", GN, "level 5", "na")
     yield top < alone, f"Tent at best {top:.1f}, no adaptation {alone:.1f}"
 
@@ -157,7 +142,7 @@ def _below_no_adaptation(view: View) -> Iterator[Part]:
 def _works_everywhere(view: View) -> Iterator[Part]:
     for level in LEVELS:
         for network in NETWORKS:
-            lowest = min(_along(view, "TTT", network, level).values())
+            lowest = min(view.line("TTT", network, level).values())
             alone = view.mean("NoAdapt", network, level, "na")
             yield lowest > alone, f"{network} {level}: at worst {lowest:.1f}, alone {alone:.1f}"
 
@@ -207,14 +192,12 @@ def _mixture_bars(setting: Setting) -> list[Spot]:
     ]  # fmt: skip
 
 
-def _draw_mixture_bars(view: View) -> list[Chart]:
-    charts: list[Chart] = []
+def _draw_mixture_bars(view: View) -> Iterator[Chart]:
     for label in ("Tent", "TTT"):
         for level in LEVELS:
             values = [[view.known(label, network, level, column) for network in NETWORKS] for column in _BARS]
             if any(value for bars in values[1:] for value in bars):
-                charts.append(_bars(f"{label}, {level}", NETWORKS, _BARS, values))
-    return charts
+                yield _bars(f"{label}, {level}", NETWORKS, _BARS, values)
 
 
 @later
@@ -258,20 +241,9 @@ def _ratios(setting: Setting, label: str) -> dict[str, Stream]:
     return {f"{ratio:g}": {**fixed, "ratio": None if ratio == ratios[-1] else ratio} for ratio in ratios}
 
 
-def _falls_with_the_ratio(view: View) -> Iterator[Part]:
-    values = list(_along(view, "Tent", BN, "level 5").values())
-    yield values[-1] < 0.5 * values[0], f"BN level 5: {arrow(values)}"
-
-
-def _falls_mildly(view: View) -> Iterator[Part]:
-    for network in NETWORKS:
-        values = list(_along(view, "TTT", network, "level 5").values())
-        yield values[-1] >= 0.7 * values[0], f"{network}: {arrow(values)}"
-
-
 def _at_ratio_1(view: View) -> Iterator[Part]:
     for network, helps in ((GN, False), (BN, True)):
-        first = next(iter(_along(view, "Tent", network, "level 5").values()))
+        first = next(iter(view.line("Tent", network, "level 5").values()))
         alone = view.mean("NoAdapt", network, "level 5", "na")
         yield first > alone if helps else first < alone, f"ratio 1: {network} {first:.1f} (alone {alone:.1f})"
 
@@ -281,9 +253,15 @@ FIGURE_6 = Experiment(
     "Accuracy over the imbalance ratio, Gaussian noise",
     f"ImageNet-C gaussian_noise 5 and 3, {_TTT_NEEDS}",
     _over(_ratios),
-    Claim("Tent on batch norm falls steeply with the imbalance ratio", _falls_with_the_ratio),
+    Claim(
+        "Tent on batch norm falls steeply with the imbalance ratio",
+        along("BN level 5:", lambda values: values[-1] < 0.5 * values[0], "Tent", BN, "level 5"),
+    ),
     Claim("GN and ViT at level 3 are stable over the ratio", _flat_in((GN, "level 3"), (VIT, "level 3"))),
-    Claim("TTT falls mildly with the ratio", _falls_mildly),
+    Claim(
+        "TTT falls mildly with the ratio",
+        all_of(*(along(f"{n}:", lambda values: values[-1] >= 0.7 * values[0], "TTT", n, "level 5") for n in NETWORKS)),
+    ),
     Claim("At ratio 1 and level 5 Tent is below no adaptation on GN and above it on batch norm", _at_ratio_1),
     row_names=_LEVEL_ROWS,
     draw=_draw_over("imbalance ratio (the last stands for ∞)"),

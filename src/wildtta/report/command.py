@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from wildtta.bench import Cell
@@ -14,37 +14,38 @@ _DEFAULT = Cell(model="-")
 
 def command_for(cell: Cell) -> str:
     """``wildtta run`` with this cell's options; diagnostics' own options need a grid and are left out."""
-    words = ["wildtta", "run", "--model", cell.model, "--method", cell.method]
-    words += _pairs("--model-option", cell.model_options)
-    if cell.weights is not None:
-        words += ["--weights", cell.weights]
-    words += _pairs("--option", cell.options)
-    words += ["--scenario", cell.scenario]
-    words += _pairs("--scenario-option", cell.scenario_options)
-    for name in cell.corruptions or ("clean",):
-        words += ["--corruption", name]
-    if cell.corruptions:
-        words += ["--severity", str(cell.severity)]
-    words += ["--batch-size", str(cell.batch_size), "--seed", str(cell.seed)]
-    if cell.limit is not None:
-        words += ["--limit", str(cell.limit)]
-    words += ["--on", cell.data]
-    if cell.data != "glyphs":
-        words += ["--data", "DIR"]
-    if "split" in cell.data_options:
-        words += ["--split", str(cell.data_options["split"])]
-    if cell.protocol != _DEFAULT.protocol:
-        words += ["--protocol", cell.protocol]
-    for name in cell.measure:
-        words += ["--measure", name]
-    return shlex.join(words)
+    return command_line(
+        ["wildtta", "run"],
+        ("--model", cell.model),
+        ("--method", cell.method),
+        *_pairs("--model-option", cell.model_options),
+        ("--weights", cell.weights),
+        *_pairs("--option", cell.options),
+        ("--scenario", cell.scenario),
+        *_pairs("--scenario-option", cell.scenario_options),
+        *(("--corruption", name) for name in cell.corruptions or ("clean",)),
+        ("--severity", cell.severity if cell.corruptions else None),
+        ("--batch-size", cell.batch_size),
+        ("--seed", cell.seed),
+        ("--limit", cell.limit),
+        ("--on", cell.data),
+        ("--data", None if cell.data == "glyphs" else "DIR"),
+        ("--split", cell.data_options.get("split")),
+        ("--protocol", None if cell.protocol == _DEFAULT.protocol else cell.protocol),
+        *(("--measure", name) for name in cell.measure),
+    )
 
 
-def _pairs(option: str, values: Mapping[str, Any]) -> list[str]:
-    words = []
-    for name, value in values.items():
-        words += [option, f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
-    return words
+def command_line(words: Iterable[object], *options: tuple[str, object]) -> str:
+    """Words and options as a shell takes them; an option whose value is None is left out."""
+    given = [word for option in options if option[1] is not None for word in option]
+    return shlex.join(map(str, [*words, *given]))
+
+
+def _pairs(option: str, values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [
+        (option, f"{key}={value if isinstance(value, str) else json.dumps(value)}") for key, value in values.items()
+    ]
 
 
 def configuration(cell: Cell) -> dict[str, Any]:

@@ -8,29 +8,28 @@ from collections.abc import Sequence
 from wildtta.bench import Row
 from wildtta.report.chart import Line, LineChart
 from wildtta.report.figure import Figure
-from wildtta.report.order import corruption_order, natural, stream_order
 from wildtta.report.runs import Run, grouped, runs_in
 
 
 def grid_figures(rows: Sequence[Row], *, most: int) -> list[Figure]:
     """Accuracy so far along each stream, a curve per method (mean over seeds); at most so many drawings."""
-    found = runs_in(rows)
-    several = len({run.data for run in found.runs}) > 1
+    runs, shared = runs_in(rows)
+    several = len({run.data for run in runs}) > 1
     groups: dict[tuple[str, str, str], list[LineChart]] = {}
-    for part in sorted(grouped(found.runs, _world).values(), key=lambda part: _place(part[0])):
-        first = part[0]
-        lines = _lines(part)
+    worlds = grouped(runs, lambda run: (run.data, _title(run))).values()
+    for part in sorted(worlds, key=lambda part: part[0].world):
+        first, lines = part[0], _lines(part)
         if len(lines) > 1:
             title = f"{first.data} · {_title(first)}" if several else _title(first)
             chart = LineChart(title=title, x_label="images so far", y_label="accuracy so far, %", lines=lines)
             groups.setdefault((first.data, first.cell.model_title, first.stream), []).append(chart)
-    charts = [chart for group in groups.values() for chart in group]
+    drawable = sum(map(len, groups.values()))
     shown = _spread(list(groups.values()), most)
     if not shown:
         return []
-    note = f"{len(shown)} of {len(charts)} streams are drawn" if len(shown) < len(charts) else ""
+    note = f"{len(shown)} of {drawable} streams are drawn" if len(shown) < drawable else ""
     title = "Accuracy along the stream"
-    return [Figure(name="grid-running", title=title, subtitle=found.told, charts=shown, note=note)]
+    return [Figure(name="grid-running", title=title, subtitle=shared, charts=shown, note=note)]
 
 
 def _lines(runs: Sequence[Run]) -> list[Line]:
@@ -51,20 +50,7 @@ def _spread(groups: Sequence[Sequence[LineChart]], most: int) -> list[LineChart]
     return [groups[place][turn] for place, turn in sorted((place, turn) for turn, place in turns[:most])]
 
 
-def _world(run: Run) -> tuple[str, str]:
-    return run.data, _title(run)
-
-
 def _title(run: Run) -> str:
     names = run.cell.corruptions
     shift = names[0].replace("_", " ") if len(names) == 1 else f"{len(names)} corruptions" if names else "clean"
     return f"{run.cell.model_title} · {run.stream} · {shift}"
-
-
-def _place(run: Run) -> tuple[object, ...]:
-    return (
-        natural(run.data),
-        natural(run.cell.model_title),
-        stream_order(run.cell, run.stream),
-        corruption_order(run.cell.corruptions),
-    )

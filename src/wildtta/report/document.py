@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from wildtta.bench import Cell, Row
 from wildtta.report import MOST_CURVES, TITLE
@@ -12,6 +13,11 @@ from wildtta.report.figure import Figure
 from wildtta.report.grid import grid_tables
 from wildtta.report.outcome import Outcome
 from wildtta.report.table import Table
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from wildtta.report import Choices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,16 +33,6 @@ class Section:
     figures: Sequence[Figure]
     undecided: Sequence[Outcome]
     keys: frozenset[str]
-
-    def numbered(self, place: int) -> Section:
-        """Names are anchors and file names: from the second section on they carry its number."""
-        if place == 1:
-            return self
-        return replace(
-            self,
-            tables=[replace(table, name=f"{table.name}-{place}") for table in self.tables],
-            figures=[replace(figure, name=f"{figure.name}-{place}") for figure in self.figures],
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,32 +97,26 @@ class Document:
         return f"{len(good)} runs{failed}{on}, {spent} of computing"
 
 
-def gather(
-    rows: Sequence[Row],
-    *,
-    title: str = TITLE,
-    sections: Sequence[Section] = (),
-    intro: str = "",
-    figures: int = MOST_CURVES,
-    command: str = "",
-) -> Document:
-    """A document from rows: the given sections, and a grid of all rows that belong to none of them.
-
-    At most ``figures`` curves along streams are drawn; with 0 there is no figure at all, the sections' included.
-    """
+def gather(rows: Sequence[Row], **choices: Unpack[Choices]) -> Document:
+    """A document from rows: the given sections, and a grid of all rows that belong to none of them."""
+    figures = choices.get("figures", MOST_CURVES)
     if figures < 0:
         raise ValueError(f"figures must be 0 or more, got {figures}")
-    found = [section.numbered(place) for place, section in enumerate(sections, 1)]
-    if not figures:
-        found = [replace(section, figures=[]) for section in found]
+    found = []
+    for place, section in enumerate(choices.get("sections", ()), 1):
+        # Names are anchors and file names: from the second section on they carry its number.
+        mark = f"-{place}" if place > 1 else ""
+        tables = [replace(table, name=table.name + mark) for table in section.tables]
+        drawn = [replace(figure, name=figure.name + mark) for figure in section.figures if figures]
+        found.append(replace(section, tables=tables, figures=drawn))
     shown: frozenset[str] = frozenset().union(*(section.keys for section in found))
     rest = [row for row in rows if row["key"] not in shown]
     return Document(
-        title=title,
+        title=choices.get("title", TITLE),
         rows=rows,
         sections=found,
         grid_tables=grid_tables(rest),
         grid_figures=grid_figures(rest, most=figures),
-        intro=intro.strip(),
-        command=command,
+        intro=choices.get("intro", "").strip(),
+        command=choices.get("command", ""),
     )

@@ -5,12 +5,13 @@ Inside the HTML page the variables come from the page; a file of its own gets th
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import math
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
@@ -41,7 +42,6 @@ _LOOK: dict[str, Any] = {
     "text.color": _INK,
     "axes.edgecolor": _MUTED,
     "axes.labelcolor": _MUTED,
-    "axes.labelsize": "medium",
     "axes.facecolor": "none",
     "axes.grid": True,
     "axes.grid.axis": "y",
@@ -52,7 +52,6 @@ _LOOK: dict[str, Any] = {
     "ytick.color": _MUTED,
     "ytick.major.size": 0,
     "legend.frameon": False,
-    "legend.fontsize": "medium",
     "legend.handlelength": 1.4,
     "legend.columnspacing": 1.2,
     "figure.facecolor": "none",
@@ -68,16 +67,13 @@ def draw(chart: Chart) -> str:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError("figures need matplotlib: pip install 'wildtta[report]'") from error
-    paint = next((paint for kind, paint in _PAINTERS.items() if isinstance(chart, kind)), None)
-    if paint is None:
-        raise TypeError(f"no way to draw a {type(chart).__name__}")
     file = io.StringIO()
     with style.context(["default", _LOOK]):
         figure = Figure(figsize=(_WIDTH / 72, _HEIGHT / 72), layout="constrained")
         title = textwrap.wrap(chart.title, 50)
         figure.suptitle("\n".join(title), x=0.02, ha="left")
         _taller(figure, _LINE * (len(title) - 1))
-        paint(chart, figure)
+        _paint(chart, figure)
         figure.savefig(file, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     return _themed(file.getvalue(), chart.title)
 
@@ -141,6 +137,12 @@ def _legend(figure: Any, handles: Sequence[Any], labels: Sequence[str]) -> None:
     figure.legend(handles, labels, loc="outside lower left", ncols=columns)
 
 
+@functools.singledispatch
+def _paint(chart: Chart, figure: Any) -> None:
+    raise TypeError(f"no way to draw a {type(chart).__name__}")
+
+
+@_paint.register
 def _lines(chart: LineChart, figure: Any) -> None:
     axes = _axes(chart, figure)
     # A reference line ("na": no adaptation) shares its network's colour.
@@ -175,6 +177,7 @@ def _far_apart(values: Iterable[float]) -> list[float]:
     return chosen
 
 
+@_paint.register
 def _bars(chart: BarChart, figure: Any) -> None:
     axes = _axes(chart, figure)
     width = min(0.5, 0.86 / len(chart.series))
@@ -202,6 +205,7 @@ def _bars(chart: BarChart, figure: Any) -> None:
         _legend(figure, handles, chart.series)
 
 
+@_paint.register
 def _scatter(chart: ScatterChart, figure: Any) -> None:
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
@@ -222,12 +226,15 @@ def _scatter(chart: ScatterChart, figure: Any) -> None:
         axes.annotate(label, (value, 1), (4, -10), xycoords=("data", "axes fraction"), textcoords="offset points")
     for value, label in chart.horizontal:
         axes.axhline(value, **guide)
-        axes.annotate(label, (1, value), (-4, 4), xycoords=("axes fraction", "data"), textcoords="offset points", ha="right")
+        axes.annotate(
+            label, (1, value), (-4, 4), xycoords=("axes fraction", "data"), textcoords="offset points", ha="right"
+        )
     axes.autoscale_view()
     if not chart.axes:
         axes.set_axis_off()
 
 
+@_paint.register
 def _surface(chart: SurfaceChart, figure: Any) -> None:
     from matplotlib.colors import ListedColormap, to_rgba
 
@@ -245,6 +252,7 @@ def _surface(chart: SurfaceChart, figure: Any) -> None:
     figure.colorbar(shaded, ax=axes, label=chart.z_label, shrink=0.8).outline.set_visible(False)
 
 
+@_paint.register
 def _pictures(chart: PictureChart, figure: Any) -> None:
     columns = 4
     rows = math.ceil(len(chart.pictures) / columns)
@@ -256,12 +264,3 @@ def _pictures(chart: PictureChart, figure: Any) -> None:
         axes.set_xlabel("\n".join([*textwrap.wrap(name, 11), value]).strip(), fontsize=10.5, color=_INK)
     for axes in places[: rows * columns]:
         axes.set(xticks=[], yticks=[], frame_on=False)
-
-
-_PAINTERS: dict[type[Chart], Callable[[Any, Any], None]] = {
-    LineChart: _lines,
-    BarChart: _bars,
-    ScatterChart: _scatter,
-    SurfaceChart: _surface,
-    PictureChart: _pictures,
-}

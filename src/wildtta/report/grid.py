@@ -9,8 +9,8 @@ from statistics import fmean, stdev
 
 from wildtta.bench import MULTI_DOMAIN, Row
 from wildtta.report.names import SHORT_CORRUPTIONS
-from wildtta.report.order import in_order
-from wildtta.report.runs import Run, collapsed, grouped, look_up, runs_in, streams_of
+from wildtta.report.order import in_order, stream_order
+from wildtta.report.runs import Run, collapsed, grouped, look_up, runs_in
 from wildtta.report.table import Better, Column, Number, Table, TableRow, sentence, with_best
 
 Summary = Callable[[Sequence[Run]], Number]
@@ -21,12 +21,12 @@ _ACCURACY = "metrics/accuracy"
 
 def grid_tables(rows: Sequence[Row]) -> list[Table]:
     """Overviews, one table per scenario, calibration and cost; per data set."""
-    found = runs_in(rows)
+    found, shared = runs_in(rows)
     tables: list[Table] = []
-    for data, runs in grouped(found.runs, lambda run: run.data).items():
-        streams = streams_of(runs)
+    for data, runs in grouped(found, lambda run: run.data).items():
+        streams = grouped(sorted(runs, key=lambda run: stream_order(run.cell, run.stream)), lambda run: run.stream)
         made = [*_overviews(runs, list(streams)), *(_by_corruption(*item) for item in streams.items()), _costs(runs)]
-        tables += [replace(table, subtitle=f"{data}, {found.told}" if found.told else data) for table in made]
+        tables += [replace(table, subtitle=f"{data}, {shared}" if shared else data) for table in made]
     return [replace(table, name=f"grid-{place}") for place, table in enumerate(tables, 1)]
 
 
@@ -76,7 +76,9 @@ def _table(
         for labels, part in grouped(runs, lambda run: run.labels).items()
     ]
     if note is None:
-        rows, note = _with_partial(rows, runs), _seeds_told(rows)
+        rows = _with_partial(rows, runs)
+        seeds = {number.seeds for row in rows for number in row.numbers if number.mean is not None}
+        note = f"numbers are over {min(seeds)} to {max(seeds)} seeds" if len(seeds) > 1 else ""
     heads = tuple(column for column, _ in columns)
     best = with_best(rows, heads, grouped=True)
     names = ("model", "method")
@@ -97,12 +99,6 @@ def _with_partial(rows: Sequence[TableRow], runs: Sequence[Run]) -> list[TableRo
 
     whole = [set().union(*map(covered, column)) for column in zip(*(row.numbers for row in rows), strict=True)]
     return [replace(row, numbers=tuple(map(told, row.numbers, whole))) for row in rows]
-
-
-def _seeds_told(rows: Sequence[TableRow]) -> str:
-    """Where numbers have different numbers of seeds: how many."""
-    seeds = {number.seeds for row in rows for number in row.numbers if number.mean is not None}
-    return f"numbers are over {min(seeds)} to {max(seeds)} seeds" if len(seeds) > 1 else ""
 
 
 def _overviews(runs: Sequence[Run], streams: Sequence[str]) -> list[Table]:
@@ -155,24 +151,20 @@ _COSTS: dict[str, Column] = {
 
 def _costs(runs: Sequence[Run]) -> Table:
     """Means over everything a method ran; no number is called best where a model's methods ran different streams."""
-    alike = _ran_the_same(runs)
-    columns: list[tuple[Column, Summary]] = [
-        (column if alike else replace(column, better="none"), partial(_over_runs, path=path))
-        for path, column in _COSTS.items()
-    ]
-    columns.append((Column(label="runs", better="none", digits=0), _counted))
-    note = "" if alike else "methods ran different streams or seeds: compare only those that ran the same"
-    return _table("Calibration and cost: mean over all runs", runs, columns, "", note)
-
-
-def _counted(runs: Sequence[Run]) -> Number:
-    return Number(mean=len(runs), seeds=1, keys=tuple(run.row["key"] for run in runs))
-
-
-def _ran_the_same(runs: Sequence[Run]) -> bool:
-    """Whether all methods of each model ran the same streams, corruptions and seeds."""
     ran = {
         labels: frozenset((run.stream, run.corruptions, run.cell.seed) for run in part)
         for labels, part in grouped(runs, lambda run: run.labels).items()
     }
-    return len({(model, streams) for (model, _), streams in ran.items()}) == len({model for model, _ in ran})
+    alike = len({(model, streams) for (model, _), streams in ran.items()}) == len({model for model, _ in ran})
+    columns: list[tuple[Column, Summary]] = [
+        (column if alike else replace(column, better="none"), partial(_over_runs, path=path))
+        for path, column in _COSTS.items()
+    ]
+    columns.append(
+        (
+            Column(label="runs", better="none", digits=0),
+            lambda part: Number(mean=len(part), seeds=1, keys=tuple(run.row["key"] for run in part)),
+        )
+    )
+    note = "" if alike else "methods ran different streams or seeds: compare only those that ran the same"
+    return _table("Calibration and cost: mean over all runs", runs, columns, "", note)

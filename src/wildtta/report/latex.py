@@ -3,47 +3,27 @@
 from __future__ import annotations
 
 from wildtta.report.document import Document
-from wildtta.report.table import Number, Table, TableRow, written
+from wildtta.report.table import Number, Table, written
 
-_GREEK = {
+_MATHS = {
     "α": r"\alpha", "β": r"\beta", "γ": r"\gamma", "δ": r"\delta", "ε": r"\varepsilon", "ζ": r"\zeta", "η": r"\eta",
     "θ": r"\theta", "κ": r"\kappa", "λ": r"\lambda", "μ": r"\mu", "ν": r"\nu", "π": r"\pi", "ρ": r"\rho",
     "σ": r"\sigma", "τ": r"\tau", "φ": r"\varphi", "χ": r"\chi", "ψ": r"\psi", "ω": r"\omega",
+    "±": r"\pm", "∞": r"\infty", "†": r"^\dagger", "½": r"\frac12", "¼": r"\frac14", "¾": r"\frac34", "∇": r"\nabla",
+    "→": r"\rightarrow", "−": "-", "·": r"\cdot", "‖": r"\|", "×": r"\times", "≥": r"\geq", "≤": r"\leq", "|": "|",
+    "<": "<", ">": ">",
 }  # fmt: skip
 _SPECIAL = {
+    **{letter: f"\\{letter}" for letter in "&%$#_{}"},
     "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    "∞": r"$\infty$",
-    "†": r"$^\dagger$",
-    "½": r"$\frac12$",
-    "¼": r"$\frac14$",
-    "¾": r"$\frac34$",
-    **{letter: f"${command}$" for letter, command in _GREEK.items()},
+    **{letter: f"${command}$" for letter, command in _MATHS.items()},
     **{letter: f"\\textsuperscript{{{digit}}}" for digit, letter in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")},
     "⁻": r"\textsuperscript{--}",
     **{letter: f"\\textsubscript{{{digit}}}" for digit, letter in enumerate("₀₁₂₃₄₅₆₇₈₉")},
-    "∇": r"$\nabla$",
-    "→": r"$\rightarrow$",
     "–": "--",
-    "−": "$-$",
     "…": r"\ldots{}",
-    "·": r"$\cdot$",
-    "‖": r"$\|$",
-    "×": r"$\times$",
-    "≥": r"$\geq$",
-    "≤": r"$\leq$",
-    "|": r"$|$",
-    "<": r"$<$",
-    ">": r"$>$",
 }
 
 
@@ -83,7 +63,11 @@ def table_latex(table: Table) -> str:
     for place, row in enumerate(rows):
         if place and len(row.labels) > 1 and row.labels[0] != rows[place - 1].labels[0]:
             body.append("\\midrule")
-        body.append(_line(row, table))
+        numbers = [
+            number_latex(number, column.digits, comparable=table.comparable)
+            for number, column in zip(row.numbers, table.columns, strict=True)
+        ]
+        body.append(" & ".join([*map(escape, row.labels), *numbers]) + " \\\\")
     caption = f"{escape(table.title)}. {escape(table.unit)}{'; ' if table.unit else ''}{escape(table.subtitle)}."
     if table.comparable:
         caption += " In brackets: the paper's."
@@ -94,11 +78,3 @@ def table_latex(table: Table) -> str:
         f"\\resizebox{{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}}{{!}}{{%\n\\begin{{tabular}}{{{shape}}}\n"
         f"\\toprule\n{heading} \\\\\n\\midrule\n" + "\n".join(body) + "\n\\bottomrule\n\\end{tabular}}\n\\end{table}\n"
     )
-
-
-def _line(row: TableRow, table: Table) -> str:
-    numbers = [
-        number_latex(number, column.digits, comparable=table.comparable)
-        for number, column in zip(row.numbers, table.columns, strict=True)
-    ]
-    return " & ".join([*map(escape, row.labels), *numbers]) + " \\\\"

@@ -28,7 +28,9 @@ def markdown(document: Document, *, figures: str = "figures") -> str:
         parts.append("## Figures")
     parts += [figure_markdown(figure, figures) for figure in document.figures]
     if document.undecided:
-        parts.append("## Claims about what was not run\n\n" + _listed(f"{o.name}: {o.text}" for o in document.undecided))
+        parts.append(
+            "## Claims about what was not run\n\n" + _listed(f"{o.name}: {o.text}" for o in document.undecided)
+        )
     if document.failed:
         parts.append("## Failed runs\n\n" + _listed(f"{which}: {why}" for which, why in document.failed))
     return "\n\n".join(parts) + "\n"

@@ -5,25 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from wildtta.corruptions.constants import CORRUPTIONS
 from wildtta.methods.registry import config_classes
 
-SHORT_CORRUPTIONS = {
-    "gaussian_noise": "Gauss.",
-    "shot_noise": "Shot",
-    "impulse_noise": "Impul.",
-    "defocus_blur": "Defoc.",
-    "glass_blur": "Glass",
-    "motion_blur": "Motion",
-    "zoom_blur": "Zoom",
-    "snow": "Snow",
-    "frost": "Frost",
-    "fog": "Fog",
-    "brightness": "Brit.",
-    "contrast": "Contr.",
-    "elastic_transform": "Elastic",
-    "pixelate": "Pixel",
-    "jpeg_compression": "JPEG",
-}
+_SHORT = "Gauss. Shot Impul. Defoc. Glass Motion Zoom Snow Frost Fog Brit. Contr. Elastic Pixel JPEG"
+SHORT_CORRUPTIONS = dict(zip(CORRUPTIONS, _SHORT.split(), strict=True))
 
 SCENARIOS = {
     "mild": "mild",

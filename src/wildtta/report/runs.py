@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,30 +46,31 @@ class Run:
         return ", ".join(parts)
 
     @property
+    def world(self) -> tuple[Any, ...]:
+        """Where data, model, stream and corruptions stand in a report."""
+        model, stream = natural(self.cell.model_title), stream_order(self.cell, self.stream)
+        return natural(self.data), model, stream, corruption_order(self.cell.corruptions)
+
+    @property
     def corruptions(self) -> tuple[str, ...]:
         """The columns it has a part in."""
         return self.cell.corruptions or ("clean",)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Runs:
-    """All runs, and the options that every one of them has: told once, and no part of a method's title."""
+def runs_in(rows: Iterable[Row]) -> tuple[list[Run], str]:
+    """The finished rows by model, method, stream, corruption and seed, in whichever order they were finished.
 
-    runs: Sequence[Run]
-    shared: Mapping[str, Any]
-
-    @property
-    def told(self) -> str:
-        """The shared options: ``precision tf32``."""
-        return ", ".join(f"{name} {option_text(value)}" for name, value in sorted(self.shared.items()))
-
-
-def runs_in(rows: Iterable[Row]) -> Runs:
-    """The finished rows by model, method, stream, corruption and seed, in whichever order they were finished."""
+    Options that all of them have (``precision tf32``) are no part of any title; they come in words beside the runs.
+    """
     found = [(Cell.from_json(row["cell"]), row) for row in rows if row["status"] == "ok"]
-    shared = shared_options([cell.options for cell, _ in found])
-    runs = [Run(cell=cell, row=row, method=cell.name or _title(cell, shared)) for cell, row in found]
-    return Runs(runs=sorted(runs, key=_place), shared=shared)
+    first, *rest = [cell.options for cell, _ in found] or [{}]
+    shared = {key: value for key, value in first.items() if all(key in o and o[key] == value for o in rest)}
+    runs = []
+    for cell, row in found:
+        own = {name: value for name, value in cell.options.items() if name not in shared}
+        runs.append(Run(cell=cell, row=row, method=cell.name or method_name(cell.method, own)))
+    told = ", ".join(f"{name} {option_text(value)}" for name, value in sorted(shared.items()))
+    return sorted(runs, key=_place), told
 
 
 def look_up(row: Row, path: str) -> Any:
@@ -86,18 +87,6 @@ def collapsed(row: Row) -> bool:
     return "top_class_share" in metrics and row_collapsed(metrics, adapts=row["cell"]["method"] != "none")
 
 
-def shared_options(options: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The options that all have, with the same value."""
-    if not options:
-        return {}
-    first, *rest = options
-    return {
-        name: value
-        for name, value in first.items()
-        if all(name in other and other[name] == value for other in rest)
-    }
-
-
 def grouped(runs: Iterable[Run], name: Callable[[Run], Any]) -> dict[Any, list[Run]]:
     """Runs by what a function says of them, in the order of their first."""
     groups: dict[Any, list[Run]] = {}
@@ -106,24 +95,6 @@ def grouped(runs: Iterable[Run], name: Callable[[Run], Any]) -> dict[Any, list[R
     return groups
 
 
-def streams_of(runs: Iterable[Run]) -> dict[str, list[Run]]:
-    """Runs by their stream, streams in a report's order."""
-    groups = grouped(runs, lambda run: run.stream)
-    return dict(sorted(groups.items(), key=lambda item: stream_order(item[1][0].cell, item[0])))
-
-
-def _title(cell: Cell, shared: Mapping[str, Any]) -> str:
-    return method_name(cell.method, {name: value for name, value in cell.options.items() if name not in shared})
-
-
 def _place(run: Run) -> tuple[Any, ...]:
-    cell = run.cell
-    return (
-        natural(run.data),
-        natural(cell.model_title),
-        method_order(cell.method, run.method),
-        stream_order(cell, run.stream),
-        corruption_order(cell.corruptions),
-        cell.seed,
-        run.row["key"],
-    )
+    data, model, *stream = run.world
+    return data, model, method_order(run.cell.method, run.method), *stream, run.cell.seed, run.row["key"]

@@ -128,26 +128,22 @@ def with_best(rows: Sequence[TableRow], columns: Sequence[Column], *, grouped: b
 
     Numbers over different corruptions don't compete: where some cover all of them, only those do.
     """
-    marked = [list(row.numbers) for row in rows]
-    groups: dict[str, list[int]] = {}
-    for place, row in enumerate(rows):
-        groups.setdefault(row.labels[0] if grouped else "", []).append(place)
-    for members in groups.values():
-        for c, column in enumerate(columns):
-            if column.better == "none":
-                continue
-            known = [(i, number.mean) for i in members if (number := rows[i].numbers[c]).mean is not None]
-            if len({rows[i].numbers[c].partial for i, _ in known}) > 1:
-                known = [(i, mean) for i, mean in known if not rows[i].numbers[c].partial]
-            values = [round(mean, column.digits) for _, mean in known if mean is not None]
-            if len(set(values)) < 2:
-                continue  # alone, or all the same
-            target = max(values) if column.better == "high" else min(values)
-            for i, mean in known:
-                # What reads the same is tied.
-                if mean is not None and round(mean, column.digits) == target:
-                    marked[i][c] = replace(marked[i][c], best=True)
-    return tuple(TableRow(labels=row.labels, numbers=tuple(m)) for row, m in zip(rows, marked, strict=True))
+
+    def marked(row: TableRow, place: int, column: Column) -> Number:
+        group = [other.numbers[place] for other in rows if not grouped or other.labels[0] == row.labels[0]]
+        known = [number for number in group if number.mean is not None]
+        if len({number.partial for number in known}) > 1:
+            known = [number for number in known if not number.partial]
+        # What reads the same is tied; alone, or where all are the same, none is best.
+        values = {round(number.mean, column.digits) for number in known if number.mean is not None}
+        own = row.numbers[place]
+        if column.better == "none" or len(values) < 2 or own not in known or own.mean is None:
+            return own
+        return replace(own, best=round(own.mean, column.digits) == (max if column.better == "high" else min)(values))
+
+    return tuple(
+        replace(row, numbers=tuple(marked(row, place, column) for place, column in enumerate(columns))) for row in rows
+    )
 
 
 def sentence(text: str) -> str:

@@ -47,7 +47,9 @@ def write_page(document: Document, path: str | os.PathLike[str]) -> Path:
     """One Markdown file; its drawings lie beside it in a folder of its name: ``docs/study.md``, ``docs/study/*.svg``."""
     page = Path(path)
     if not page.suffix:
-        raise ValueError(f"{page}: a page's name needs an ending (.md): its figures go into a folder of its name without it")
+        raise ValueError(
+            f"{page}: a page's name needs an ending (.md): its figures go into a folder of its name without it"
+        )
     page.parent.mkdir(parents=True, exist_ok=True)
     _put_drawings(drawings(document), page.with_suffix(""))
     return _put(page, markdown(document, figures=page.stem))
