@@ -69,10 +69,6 @@ def reproduce(
     """
     book = journal or Path("runs") / f"reproduce-{on}.jsonl"
     with one_line_errors(book):
-        if weights not in ("pinned", "none"):
-            raise ValueError(
-                f"--weights is 'pinned' or 'none', got {weights!r}; a file goes with --model NAME=MODEL@FILE"
-            )
         where = setting(
             cast(Where, on),
             scale="quick" if quick else scale,
