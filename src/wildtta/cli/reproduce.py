@@ -59,8 +59,8 @@ def reproduce(
 ) -> None:
     """Run tables and figures of the paper and write a report on them.
 
-    Cells that several tables share run once; after a kill the same command goes on with what is missing. Rows whose
-    method or network there isn't on the chosen data are listed as not available.
+    Cells that several tables share run once. After a kill the same command goes on with what is missing. Rows
+    whose method or network is missing on the chosen data are listed as not available.
     """
     book = journal or Path("runs") / f"reproduce-{on}.jsonl"
     with one_line_errors(book):
@@ -157,7 +157,7 @@ def _wanted(
 def _by_root(
     cells: Sequence[Cell], roots: dict[str, Path | None], usual: Path | None
 ) -> list[tuple[Path | None, list[Cell]]]:
-    """Cells by the folder that holds their data; those whose folder is not named are left out with a message."""
+    """Cells by the folder of their data; those whose folder is not named are left out with a message."""
     groups: dict[str, list[Cell]] = {}
     for cell in cells:
         groups.setdefault(cell.data if cell.data in roots else "", []).append(cell)

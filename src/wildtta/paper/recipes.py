@@ -14,7 +14,7 @@ _FAMILIES = {BN: "convolutional", GN: "convolutional", VIT: "transformer"}
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """A row of the paper's tables: a method with options; ``as_tent``: at Tent's learning rate for batches of 64."""
+    """A row of the paper's tables: a method with options; ``as_tent``: at Tent's rate for batches of 64."""
 
     method: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -45,8 +45,8 @@ _TENT_AND_REGULARISERS = Recipe(
     as_tent=True,
 )
 
-#: The paper's own names of its rows. Ablations are settings of one method: SAR without its second and third component
-#: is reliable entropy alone, and SAR² without the inequity term is "SAR+R".
+#: The paper's own names of its rows. Ablations are settings of one method: SAR without its second and third
+#: component is reliable entropy alone, and SAR² without the inequity term is "SAR+R".
 RECIPES: dict[str, Recipe] = {
     "NoAdapt": _plain("none"),
     "MEMO": _plain("memo"),

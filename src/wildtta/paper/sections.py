@@ -43,7 +43,7 @@ def sections(rows: Sequence[Row]) -> list[Section]:
 
 
 def section(setting: Setting, rows: Sequence[Row], names: Collection[str]) -> Section:
-    """Tables, figures and claims of the named experiments in one setting; claims about all others were not run."""
+    """Tables, figures and claims of the named experiments in one setting; all other claims were not run."""
     by_key = {row["key"]: row for row in rows}
     views = {name: View(experiment, setting, by_key) for name, experiment in experiments().items()}
     shown = [view for name, view in views.items() if name in names and view.keys]

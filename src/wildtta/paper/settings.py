@@ -21,8 +21,8 @@ BN, GN, VIT, CONVNEXT = "ResNet50-BN", "ResNet50-GN", "VitBase-LN", "ConvNeXt-LN
 #: The paper's order; the last column of its big tables is the plain mean of these 15.
 CORRUPTIONS: tuple[str, ...] = constants.CORRUPTIONS
 
-#: The weights that the paper's names stand for. timm has served different ViT-B/16 files under one name over the years,
-#: so the tag is part of the name.
+#: The weights that the paper's names stand for. timm has served different ViT-B/16 files under one name over the
+#: years, so the tag is part of the name.
 IMAGENET_NETWORKS: dict[str, str] = {
     BN: "torchvision:resnet50",
     GN: "timm:resnet50_gn.a1h_in1k",
@@ -135,7 +135,7 @@ class Setting:
 
     @property
     def same_as_paper(self) -> bool:
-        """Whether a difference to the printed numbers means anything: the paper's data, networks and stream lengths."""
+        """Whether data, networks and stream lengths are the paper's, so that its numbers can be compared."""
         return (
             self.where == "imagenet-c"
             and self.scale.name == "full"
@@ -215,7 +215,7 @@ class Setting:
         regularise: int = 0,
         seeds: int | None = None,
     ) -> tuple[Cell, ...]:
-        """The same run once per seed, over ``most`` images at most. The caller has asked ``missing`` before."""
+        """The same run once per seed, over ``most`` images at most. Ask :meth:`missing` first."""
         place = self.networks[network]
         ordered = scenario in ("label_shift", "continual_label_shift")
         stream = {"draws": self.scale.draws, "ratio": math.inf if ratio is None else ratio} if ordered else {}
@@ -272,9 +272,9 @@ def setting(
 ) -> Setting:
     """A setting with the usual choices filled in.
 
-    ``protocol`` is the preprocessing: ``paper`` (ImageNet statistics for every network, as the printed numbers need) or
-    ``timm`` (each network's own). ``limit`` cuts every stream to that many images. ``random_weights`` builds the real
-    architectures without their trained weights: a check of the machinery, never a result.
+    ``protocol`` is the preprocessing: ``paper`` (ImageNet statistics for every network, as in the paper) or
+    ``timm`` (each network's own). ``limit`` cuts every stream to that many images. ``random_weights`` builds the
+    real architectures without their trained weights: a check of the machinery, never a result.
     """
     if where not in WHERE:
         raise ValueError(f"unknown data {where!r}: expected one of {', '.join(WHERE)}")

@@ -16,10 +16,10 @@ from wildtta.report.table import Table
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """What is known of some rows beyond their journal: their tables and figures, made by whoever asked for them.
+    """Tables and figures of some rows, made by whoever knows more about them than their journal says.
 
-    ``label`` names the data in words, ``undecided`` are claims about what these rows do not show, and ``keys`` those of
-    the rows, which no other table needs to show again.
+    ``label`` names the data in words, ``undecided`` are claims about what these rows do not show, and ``keys``
+    are those of the rows, which no other table shows again.
     """
 
     label: str
@@ -43,7 +43,7 @@ class Section:
 class Document:
     """A report: sections made by others, and everything else as a grid.
 
-    ``intro`` is a person's Markdown before the numbers, ``command`` the command line that makes the report again.
+    ``intro`` is Markdown to put before the numbers, ``command`` the command line that makes the report again.
     """
 
     title: str
@@ -112,7 +112,7 @@ def gather(
 ) -> Document:
     """A document from rows: the given sections, and a grid of all rows that belong to none of them.
 
-    At most ``figures`` curves along streams are drawn; with 0 there is no figure at all, the sections' included.
+    At most ``figures`` curves along streams are drawn; with 0 there is no figure at all, not even the sections'.
     """
     if figures < 0:
         raise ValueError(f"figures must be 0 or more, got {figures}")

@@ -1,4 +1,4 @@
-"""Charts as SVG, drawn by matplotlib with colours that are CSS variables: one drawing is legible in light and in dark.
+"""Charts as SVG, drawn by matplotlib. Colours are CSS variables, so that a drawing follows light and dark.
 
 Inside the HTML page the variables come from the page; a file of its own gets them by :func:`standalone`.
 """
@@ -91,7 +91,7 @@ def standalone(svg: str) -> str:
 
 
 def _themed(svg: str, title: str) -> str:
-    """Variables for colours, a title for screen readers, tips for the mouse, and nothing that a page has already."""
+    """Colours become variables; a title for screen readers and tips for the mouse are added."""
     box = re.search(r'viewBox="[^"]*"', svg)
     assert box is not None
     body = svg[svg.index(">", box.end()) + 1 :]
@@ -222,7 +222,8 @@ def _scatter(chart: ScatterChart, figure: Any) -> None:
         axes.annotate(label, (value, 1), (4, -10), xycoords=("data", "axes fraction"), textcoords="offset points")
     for value, label in chart.horizontal:
         axes.axhline(value, **guide)
-        axes.annotate(label, (1, value), (-4, 4), xycoords=("axes fraction", "data"), textcoords="offset points", ha="right")
+        at = ("axes fraction", "data")
+        axes.annotate(label, (1, value), (-4, 4), xycoords=at, textcoords="offset points", ha="right")
     axes.autoscale_view()
     if not chart.axes:
         axes.set_axis_off()

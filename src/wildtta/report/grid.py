@@ -1,4 +1,4 @@
-"""Tables of any journal: methods against scenarios, then each scenario by corruption, calibration and cost."""
+"""Tables of any journal: methods against scenarios, each scenario by corruption, calibration and cost."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _values(runs: Sequence[Run], path: str) -> list[float]:
 
 
 def _over_seeds(runs: Sequence[Run], path: str) -> Number:
-    """Mean over corruptions within a seed, then mean ± deviation over seeds; only seeds with every corruption count."""
+    """Mean over corruptions within a seed, then over seeds; only seeds with every corruption count."""
     whole = {run.cell.corruptions for run in runs}
     seeds = grouped(runs, lambda run: run.cell.seed).values()
     complete = [part for part in seeds if {run.cell.corruptions for run in part} == whole]
@@ -106,7 +106,7 @@ def _seeds_told(rows: Sequence[TableRow]) -> str:
 
 
 def _overviews(runs: Sequence[Run], streams: Sequence[str]) -> list[Table]:
-    """Methods against streams: accuracy where there are several streams, the rest where there are several methods."""
+    """Methods against streams: accuracy if there are several streams, the rest if there are several methods."""
 
     def overview(title: str, unit: str, better: Better, path: str, summary: Callable[..., Number]) -> Table:
         def of(stream: str) -> Summary:
@@ -154,7 +154,7 @@ _COSTS: dict[str, Column] = {
 
 
 def _costs(runs: Sequence[Run]) -> Table:
-    """Means over everything a method ran; no number is called best where a model's methods ran different streams."""
+    """Means over all of a method's runs; none is called best where methods ran different streams."""
     alike = _ran_the_same(runs)
     columns: list[tuple[Column, Summary]] = [
         (column if alike else replace(column, better="none"), partial(_over_runs, path=path))

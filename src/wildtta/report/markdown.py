@@ -28,7 +28,8 @@ def markdown(document: Document, *, figures: str = "figures") -> str:
         parts.append("## Figures")
     parts += [figure_markdown(figure, figures) for figure in document.figures]
     if document.undecided:
-        parts.append("## Claims about what was not run\n\n" + _listed(f"{o.name}: {o.text}" for o in document.undecided))
+        claims = _listed(f"{outcome.name}: {outcome.text}" for outcome in document.undecided)
+        parts.append(f"## Claims about what was not run\n\n{claims}")
     if document.failed:
         parts.append("## Failed runs\n\n" + _listed(f"{which}: {why}" for which, why in document.failed))
     return "\n\n".join(parts) + "\n"
@@ -47,7 +48,7 @@ def pipe_table(heading: Sequence[str], rows: Iterable[Sequence[str]], *, labels:
 
 
 def number_markdown(number: Number, digits: int) -> str:
-    """``**51.7 ± 0.1** (51.5, +0.2)``: ours, then the paper's and the difference; ``[51.5]`` where there is none."""
+    """``**51.7 ± 0.1** (51.5, +0.2)``: ours, the paper's, the difference; ``[51.5]``: not comparable."""
     if number.mean is None:
         return "–"
     bold = "**" if number.best else ""

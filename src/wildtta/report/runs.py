@@ -65,7 +65,7 @@ class Runs:
 
 
 def runs_in(rows: Iterable[Row]) -> Runs:
-    """The finished rows by model, method, stream, corruption and seed, in whichever order they were finished."""
+    """The finished rows, sorted by model, method, stream, corruption and seed."""
     found = [(Cell.from_json(row["cell"]), row) for row in rows if row["status"] == "ok"]
     shared = shared_options([cell.options for cell, _ in found])
     runs = [Run(cell=cell, row=row, method=cell.name or _title(cell, shared)) for cell, row in found]
@@ -81,7 +81,7 @@ def look_up(row: Row, path: str) -> Any:
 
 
 def collapsed(row: Row) -> bool:
-    """Whether the run ended in one class; where no share of its classes was recorded, it is not said to have."""
+    """Whether the run ended in one class; False where no share of its classes was recorded."""
     metrics = row.get("metrics") or {}
     return "top_class_share" in metrics and row_collapsed(metrics, adapts=row["cell"]["method"] != "none")
 

@@ -1,4 +1,4 @@
-"""A table of a report, without a word on how it is written: numbers, what they are compared with, where they come from."""
+"""A table of a report: numbers, what they are compared with, and where they come from."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class TableRow:
 class Table:
     """A table with its title, the data it was measured on, how to make it again, and claims about it.
 
-    ``comparable``: our numbers may be compared with the printed ones; ``printed_on`` names the data of the latter.
+    ``comparable``: our numbers may be compared with the printed ones; ``printed_on`` names the data of those.
     """
 
     name: str
