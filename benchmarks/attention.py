@@ -1,13 +1,14 @@
-"""Attention at TF32 and LayerNorm by torch against our kernels, for the sizes in a ViT-B/16: milliseconds and errors.
+"""Attention at TF32 and LayerNorm for the sizes in a ViT-B/16: torch against our kernels, in time and errors.
 
     python benchmarks/attention.py --device cuda
     python benchmarks/attention.py --device cuda --sweep          # which blocks of work are fastest
     python benchmarks/attention.py --device cuda --cut            # without rounding operands to TF32
 
-q, k and v are slices of one linear layer's output, as in timm. ``forward`` runs without a graph; ``both`` is forward and backward
-to that output (for LayerNorm to x, γ and β), so that what puts three gradients together is counted. Work is recorded as CUDA
-graphs, as in the adapter's steps; medians are shown. Errors are the largest difference from float64, by the largest value,
-of the result and of the first gradient. torch's attention for float32 uses no tensor cores, so its errors are smaller.
+q, k and v are slices of one linear layer's output, as in timm. ``forward`` runs without a graph; ``both`` is
+forward and backward to that output (for LayerNorm to x, γ and β), so that what puts three gradients together
+is counted. Work is recorded as CUDA graphs, as in the adapter's steps; medians are shown. Errors are the
+largest difference from float64, divided by the largest value, of the result and of the first gradient.
+torch's attention for float32 uses no tensor cores, so its errors are smaller.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def passes(function: Function, inputs: list[Tensor], slope: Tensor) -> tuple[Cal
 
 
 def errors(function: Function, exact: Function, inputs: list[Tensor], slope: Tensor) -> tuple[float, float]:
-    """Largest differences from ``exact`` in float64, of the result and the first gradient, by the largest value."""
+    """Largest differences from ``exact`` in float64, of result and first gradient, by the largest value."""
     found = function(*inputs)
     gradient = torch.autograd.grad(found, inputs, slope)[0]
     twins = [value.detach().double().requires_grad_() for value in inputs]
@@ -106,7 +107,7 @@ def attention(arguments: argparse.Namespace) -> None:
     show("attention, torch", native, native, [made], slope, arguments)
     if arguments.device != "cuda":
         return
-    from wildtta.kernels import attention_kernels
+    from wildtta.kernels import attention as attention_kernels
 
     plan = attention_kernels.plan_for(width, made.device)._replace(rounded=not arguments.cut)
     ours = of_joined(lambda q, k, v: attention_kernels.attention(q, k, v, None, plan), heads)
@@ -117,8 +118,8 @@ def attention(arguments: argparse.Namespace) -> None:
 
 def sweep(made: Tensor, slope: Tensor, arguments: argparse.Namespace) -> None:
     """Each of the three kernels with other blocks, the other two as usual."""
-    from wildtta.kernels import attention_kernels
-    from wildtta.kernels.attention_kernels import Blocks
+    from wildtta.kernels import attention as attention_kernels
+    from wildtta.kernels.attention import Blocks
 
     usual = attention_kernels.plan_for(arguments.width, made.device)
     for name, rounded in itertools.product(("forward", "queries", "keys"), (True, False)):
@@ -133,8 +134,8 @@ def sweep(made: Tensor, slope: Tensor, arguments: argparse.Namespace) -> None:
             except Exception as error:  # too much shared memory, mostly
                 print(f"    {Blocks(*size)}: {str(error).splitlines()[0][:90]}", flush=True)
                 ms = float("inf")
-            if attention_kernels.kernels.broken:  # the backward pass failed, and torch's own was timed
-                attention_kernels.kernels.broken, ms = False, float("inf")
+            if attention_kernels.Attention.broken:  # the backward pass failed, and torch's own was timed
+                attention_kernels.Attention.broken, ms = False, float("inf")
             found.append((ms, Blocks(*size)))
         for ms, blocks in sorted(found)[:5]:
             print(f"    {ms:.3f} ms  {blocks}", flush=True)
@@ -155,7 +156,7 @@ def layer_norm(arguments: argparse.Namespace) -> None:
         slope = torch.randn(rows, width, device=device).to(dtype)
         show(f"LayerNorm, torch, to {kind}", lambda *given, to=dtype: native(*given).to(to), native, inputs, slope, arguments)
         if device == "cuda":
-            from wildtta.kernels import layer_norm_kernels
+            from wildtta.kernels import layer_norm as layer_norm_kernels
 
             def ours(x: Tensor, gamma: Tensor, beta: Tensor, to: torch.dtype = dtype) -> Tensor:
                 return layer_norm_kernels.layer_norm(x, gamma, beta, 1e-6, to)

@@ -2,10 +2,10 @@
 
     python benchmarks/breakdown.py --models resnet50_gn,vit_base_patch16_224 --batch 64 --precision tf32,bf16 --json FILE
 
-One pass is what Tent does: forward, entropy, gradient of the norms' affine parameters. SAR is a bare forward, and two such
-passes over the teachers; SAR² is two such passes over the whole batch. So twice the matrix work of a pass (``matrix``:
-convolutions and matrix products) is what no arrangement of kernels can go below; everything else is bound by memory, and
-fusing may take some of it away.
+One pass is what Tent does: forward, entropy, gradient of the norms' affine parameters. SAR is a bare forward,
+and two such passes over the selected samples; SAR² is two such passes over the whole batch. So twice the
+matrix work of a pass (``matrix``: convolutions and matrix products) is what no arrangement of kernels can go
+below; everything else is bound by memory, and fusing may take some of it away.
 """
 
 from __future__ import annotations

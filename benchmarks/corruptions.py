@@ -3,9 +3,9 @@
     python benchmarks/corruptions.py                                  # one CPU core, 224 x 224
     python benchmarks/corruptions.py --device cuda --batch 64 --json corruptions.json
 
-One line per corruption: the rate over all severities asked for, that of the slowest severity, and the rate of the official
-scripts on one core (recorded on another machine: orientation, not a contest). On a GPU the last line counts the
-corruptions whose slowest severity exceeds 1,400 images/s, the official scripts' fastest.
+One line per corruption: the rate over all severities asked for, that of the slowest severity, and the rate of
+the official scripts on one core (recorded on another machine: orientation, not a contest). On a GPU the last
+line counts the corruptions whose slowest severity exceeds 1,400 images/s, the official scripts' fastest.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def pictures(count: int, size: int) -> Tensor:
 
 
 def seconds_per_batch(images: Tensor, corruption: str, severity: int, budget: float) -> float:
-    """Median over repetitions that fill ``budget`` seconds, after one for warming up (kernels, tables, textures)."""
+    """Median over repetitions that fill ``budget`` seconds, after one that warms up."""
 
     def once() -> float:
         if images.is_cuda:

@@ -1,13 +1,14 @@
-"""GroupNorm (and ReLU) by torch's own layers against one kernel each way, for the sizes in a ResNet-50 with 32 groups.
+"""GroupNorm (and ReLU) for the sizes in a ResNet-50: torch's layers against one kernel each way.
 
     python benchmarks/group_norm.py --device cuda
     python benchmarks/group_norm.py --device cuda --batch 64 --side 224 --dtype float32,bfloat16 --json group_norm.json
 
-GB/s is against the bytes that must move: forward reads x and writes z, backward reads x and ∂z and writes ∂x, each once. So
-a kernel that moves no more than that shows the memory's bandwidth, and torch's layers show how much more they move. ``n`` is how
-often a size occurs in the network; the last lines are sums over all 53 norms. Work is recorded as CUDA graphs, as in the
-adapter's steps, and medians are shown; a small tensor stays in the cache between calls and is faster than memory. Without a
-GPU there is no kernel to time: torch's layers alone are shown.
+GB/s is against the bytes that must move: forward reads x and writes z, backward reads x and ∂z and writes ∂x,
+each once. So a kernel that moves no more than that shows the memory's bandwidth, and torch's layers show how
+much more they move. ``n`` is how often a size occurs in the network; the last lines are sums over all 53
+norms. Work is recorded as CUDA graphs, as in the adapter's steps, and medians are shown; a small tensor stays
+in the cache between calls and is faster than memory. Without a GPU there is no kernel to time: torch's layers
+alone are shown.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ CALLS = 10
 
 @dataclass(frozen=True)
 class Size:
-    """Norms of one size: channels, side of the image, whether a ReLU follows, and how many the network has."""
+    """Norms of one size: channels, side of the image, whether a ReLU follows, how many the network has."""
 
     channels: int
     side: int
@@ -44,7 +45,7 @@ class Size:
 
 
 def resnet50_sizes(side: int) -> list[Size]:
-    """The stem; in each stage's first block a norm before the stride; the inner norms; and those before the sums."""
+    """The stem; in each stage the norm before the stride, the inner norms, and those before the sums."""
     sizes = [Size(64, side // 2, True, 1)]
     for stage, blocks in enumerate((3, 4, 6, 3)):
         width, after = 64 * 2**stage, side // 4 // 2**stage
@@ -108,7 +109,7 @@ def milliseconds(work: Callable[[], object], device: str, repetitions: int) -> f
 def measured(
     layer: Callable[[Tensor, Tensor, Tensor, bool], Tensor], x: Tensor, relu: bool, device: str, repetitions: int
 ) -> tuple[float, float]:
-    """Forward without a graph; backward with gradients of x, γ and β, as the time of both less that of forward with a graph."""
+    """Forward without a graph; backward (x, γ and β): the time of both less that of forward with a graph."""
     gamma, beta = (torch.randn(x.shape[1], device=device, requires_grad=True) for _ in range(2))
     leaf, dz = x.detach().requires_grad_(), torch.randn_like(x)
 

@@ -1,4 +1,4 @@
-"""Growth of a cost over a size: what the operations' shapes let expect, what points of ``scaling.py`` show, as tables."""
+"""Growth of a cost over a size: what the operations' shapes predict, what points of ``scaling.py`` show."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Expected:
 EXPECTED: dict[str, dict[str, Expected]] = {
     "batch": {
         "none": Expected(0, 1, "every image passes once; activations"),
-        "sar": Expected(0, 1, "every image once, teachers twice more"),
+        "sar": Expected(0, 1, "every image once, the selected ones twice more"),
         "sar2": Expected(0, 1, "every image twice; R: B·D², and D² that stays", state_mb=0),
         "redundancy": Expected(0, 0, "B·D² for the batch's rows, D² for R (falls by -1 until B·D² is more)"),
         "direct_redundancy": Expected(-1, 0, "C·D² however many images"),
@@ -48,7 +48,7 @@ EXPECTED: dict[str, dict[str, Expected]] = {
     },
     "steps": {
         "sar": Expected(0, None, "nothing gathers over a stream", state_mb=0, resident_mb=0),
-        "sar2": Expected(0, None, "nothing gathers over a stream; sums anew every 1024 steps", state_mb=0, resident_mb=0),
+        "sar2": Expected(0, None, "nothing gathers; the sums are computed anew at times", state_mb=0, resident_mb=0),
     },
 }
 
@@ -84,7 +84,7 @@ class Growth:
 
 
 def exponent(sizes: list[int], values: list[float]) -> float | None:
-    """Slope of ln value over ln size (least squares); None where there are no two sizes, or a value is not positive."""
+    """Slope of ln value over ln size (least squares); None without two sizes or with a value of 0."""
     if len(set(sizes)) < 2 or min(values) <= 0:
         return None
     return round(float(np.polyfit(np.log(sizes), np.log(values), 1)[0]), 3)

@@ -4,8 +4,9 @@
     python benchmarks/loading.py --data val.zip --protocol native
     python benchmarks/loading.py --device cuda --decoder gpu --workers 0 4 8 16
 
-`images/s per worker` is the figure to compare with what an adapter consumes (batch size / seconds per batch): as many
-workers as their quotient keep up with it. Worker start-up is left out: the clock starts at the first batch.
+`images/s per worker` is the figure to compare with what an adapter consumes (batch size / seconds per batch):
+as many workers as their quotient keep up with it. Worker start-up is left out: the clock starts at the first
+batch.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from wildtta.data import ImageSet, Loader, folder
 
 
 def make_photographs(root: Path, count: int, size: int) -> None:
-    """JPEGs (quality 85, as ImageNet-C's) with the spectrum of photographs: amplitudes fall as 1/frequency."""
+    """JPEGs (quality 85, as ImageNet-C's) with the spectrum of photographs: amplitude ~ 1/frequency."""
     from PIL import Image
 
     generator = np.random.default_rng(0)

@@ -1,15 +1,20 @@
-"""Straightforward eager versions of Tent, SAR and SAR², with the sequence of operations of the authors' code.
+"""Straightforward eager versions of Tent, SAR, SAR² and Steady: what ``speed.py`` compares wildtta with.
 
-Whole-batch passes with a graph, the second forward over the whole batch, per-tensor loops over the parameters, R computed
-directly over all C rows. They are what ``speed.py`` compares wildtta with.
+Tent and SAR follow the sequence of operations of their authors' code: whole-batch passes with a graph, the
+second forward over the whole batch, per-tensor loops over the parameters. There is no public code of SAR²'s
+authors; here it is SAR's code with R and I computed directly over all C rows, by the formulas of Algorithm
+1's file.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+
+from wildtta.methods.sar2.algorithm import inequity, redundancy
 
 EPSILON = 1e-12
 Step = Callable[[Tensor], Tensor]
@@ -71,7 +76,7 @@ class Perturbation:
 
 
 def sar(network: nn.Module, names: list[str], *, lr: float, threshold: float, radius: float = 0.05) -> Step:
-    """Two whole-batch forwards with graphs; samples are chosen by indexing afterwards; the entropy is read every step."""
+    """Two whole-batch forwards with graphs, samples chosen by indexing; the entropy is read every step."""
     parameters = prepare(network, names)
     optimizer = torch.optim.SGD(parameters, lr=lr, momentum=0.9, foreach=False)
     around = Perturbation(parameters, radius)
@@ -98,17 +103,32 @@ def sar(network: nn.Module, names: list[str], *, lr: float, threshold: float, ra
     return step
 
 
-def redundancy(rows: Tensor) -> Tensor:
-    centred = rows - rows.mean(0)
-    deviation = centred.square().mean(0).sqrt()
-    normalised = centred / torch.where(deviation > 0, deviation, torch.ones_like(deviation))
-    correlation = normalised.T @ normalised / len(rows)
-    return (correlation.square().sum() - correlation.diagonal().square().sum()) / (rows.shape[1] - 1)
+class Bank:
+    """A centroid for each of the C classes; R and I take a class's live centroid where it is present."""
 
+    def __init__(self, network: nn.Module, head: nn.Linear, rows: Tensor, *, along_features: bool) -> None:
+        self.network, self.head, self.rows, self.along_features = network, head, rows, along_features
+        self.seen: list[Tensor] = []
+        head.register_forward_pre_hook(lambda module, inputs: self.seen.append(inputs[0]) if not self.seen else None)
 
-def _inequity(rows: Tensor, head: nn.Linear) -> Tensor:
-    logits = head(rows.mean(0, keepdim=True))
-    return torch.log(torch.tensor(float(logits.shape[1]))) - _entropy(logits)[0]
+    def passed(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits and features."""
+        self.seen.clear()
+        logits = self.network(images)
+        return logits, self.seen[0]
+
+    def regularisers(self, z: Tensor, labels: Tensor, alpha: float, beta: float) -> Tensor:
+        """α/D · R + β · I over all C rows; ``z`` and ``labels`` are of the samples that form centroids."""
+        rows = self.rows.clone()
+        for label in labels.unique():
+            rows[label] = z[labels == label].mean(0)
+        unequal = inequity(rows, self.head)
+        return alpha / z.shape[1] * redundancy(rows, along_features=self.along_features) + beta * unequal
+
+    @torch.no_grad()
+    def refresh(self, z: Tensor, labels: Tensor) -> None:
+        for label in labels.unique():
+            self.rows[label] = 0.1 * self.rows[label] + 0.9 * z[labels == label].mean(0)
 
 
 def sar2(
@@ -119,47 +139,73 @@ def sar2(
     lr: float,
     threshold: float,
     bank: Tensor,
-    radius: float | None = 0.05,
+    along_features: bool = False,
     reliable_centroids: bool = False,
+    radius: float = 0.05,
 ) -> Step:
-    """SAR's two whole-batch passes with R and I over all C rows: live centroids where a class is present, else the bank's."""
+    """SAR² as its paper writes it, by SAR's two whole-batch passes; ``reliable_centroids``: SAR²†."""
     parameters = prepare(network, names)
     optimizer = torch.optim.SGD(parameters, lr=lr, momentum=0.9, foreach=False)
-    around = Perturbation(parameters, radius or 0.0)
-    features: list[Tensor] = []
-    head.register_forward_pre_hook(lambda module, inputs: features.append(inputs[0]) if len(features) == 0 else None)
-
-    def passed(images: Tensor) -> tuple[Tensor, Tensor]:
-        features.clear()
-        logits = network(images)
-        return logits, features[0]
+    around = Perturbation(parameters, radius)
+    centroids = Bank(network, head, bank, along_features=along_features)
 
     def loss_of(logits: Tensor, z: Tensor, labels: Tensor, chosen: Tensor, members: Tensor) -> Tensor:
-        """``chosen`` teach by entropy; ``members``, the same at both points, form the centroids."""
-        rows = bank.clone()
-        for label in labels[members].unique():
-            rows[label] = z[members][labels[members] == label].mean(0)
-        loss = 1e3 / z.shape[1] * redundancy(rows) + 50.0 * _inequity(rows, head)
+        """Entropy of the ``chosen``; R and I of the centroids of ``members``, the same at both points."""
+        loss = centroids.regularisers(z[members], labels[members], 1e3, 50.0)
         return loss + _entropy(logits)[chosen].mean(0) if len(chosen) else loss
 
     def step(images: Tensor) -> Tensor:
         optimizer.zero_grad()
-        logits, z = passed(images)
+        logits, z = centroids.passed(images)
         labels = logits.argmax(1)
         chosen = torch.where(_entropy(logits) < threshold)[0]
         members = chosen if reliable_centroids else torch.arange(len(labels), device=labels.device)
         loss_of(logits, z, labels, chosen, members).backward()
-        if radius is not None:
-            around.climb()
-            again, z_again = passed(images)
-            kept = chosen[_entropy(again)[chosen] < threshold]
-            loss_of(again, z_again, labels, kept, members).backward()
-            around.descend()
+        around.climb()
+        again, z_again = centroids.passed(images)
+        kept = chosen[_entropy(again)[chosen] < threshold]
+        loss_of(again, z_again, labels, kept, members).backward()
+        around.descend()
+        optimizer.step()
+        optimizer.zero_grad()
+        centroids.refresh(z[members], labels[members])
+        return logits.detach()
+
+    return step
+
+
+def steady(
+    network: nn.Module, head: nn.Linear, names: list[str], *, lr: float, threshold: float, bank: Tensor
+) -> Step:
+    """Steady, our own method, with its default options: one pass, gradient bound, source pull, class cap."""
+    parameters = prepare(network, names)
+    optimizer = torch.optim.SGD(parameters, lr=40 * lr, foreach=False)
+    centroids = Bank(network, head, bank, along_features=False)
+    source = [parameter.detach().clone() for parameter in parameters]
+    longest = 0.045 * torch.norm(torch.stack([value.norm() for value in source]))
+    classes = len(bank)
+    shares = torch.full((classes,), 1 / classes, dtype=bank.dtype, device=bank.device)
+
+    def step(images: Tensor) -> Tensor:
+        logits, z = centroids.passed(images)
+        labels = logits.argmax(1)
+        entropies = _entropy(logits)
+        chosen = torch.where(entropies < threshold)[0]
+        loss = centroids.regularisers(z, labels, 5e3, 100.0)
+        if len(chosen):
+            weights = (min(0.3, 10 / classes) / shares[labels[chosen]]).clamp(max=1.0)
+            loss = loss + (weights * entropies[chosen]).mean(0)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, float(longest), foreach=False)
         optimizer.step()
         optimizer.zero_grad()
         with torch.no_grad():
-            for label in labels[members].unique():
-                bank[label] = 0.1 * bank[label] + 0.9 * z[members][labels[members] == label].mean(0)
+            kept = 0.96 ** (len(images) / 64)
+            for parameter, value in zip(parameters, source, strict=True):
+                parameter.copy_(kept * parameter + (1 - kept) * value)
+            keep = math.exp(-len(images) / max(1000, 5 * classes))
+            shares.mul_(keep).add_((1 - keep) * torch.bincount(labels, minlength=classes) / len(labels))
+        centroids.refresh(z, labels)
         return logits.detach()
 
     return step

@@ -4,14 +4,16 @@
     python benchmarks/scaling.py --device cpu --steps 1000000         # a longer stream
     python benchmarks/scaling.py --device cuda --share --json share.json
 
-A small network with a head of C classes on D features; one of the three sizes changes, the others stay at the base point of the
-device. Timed: bare inference (``none``), SAR and SAR² (a full bank, a quarter of the samples reliable, tiny learning
-rates), and SAR²'s own pieces (``pieces.py``) with the direct form of R that they replace. ``steps`` runs one stream of single
-samples through a tiny network; each row is the stretch since the row before.
+A small network with a head of C classes on D features; one of the three sizes changes, the others stay at the
+base point of the device. Timed: bare inference (``none``), SAR and SAR² (a full bank, a quarter of the
+samples reliable, tiny learning rates), and SAR²'s own pieces (``pieces.py``) with the direct form of R that
+they replace. ``steps`` runs one stream of single samples through a tiny network; each row is the stretch
+since the row before.
 
-Growth is the slope of log cost over log size: over all points, and over the three largest, where fixed costs count least. It is
-shown next to the exponent that the operations' shapes let expect. Memory: ``peak_mb`` is what one step (not yet recorded)
-allocates on top of what was there, ``state_mb`` what the method keeps between steps, ``resident_mb`` the process.
+Growth is the slope of log cost over log size: over all points, and over the three largest, where fixed costs
+count least. It is shown next to the exponent that the operations' shapes predict. Memory: ``peak_mb`` is what
+one step (not yet recorded) allocates on top of what was there, ``state_mb`` what the method keeps between
+steps, ``resident_mb`` the process.
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ NETWORK_OF_STREAM = Sizes(1, 10, 32, 8, 8)
 
 
 class SmallNetwork(nn.Module):
-    """Convolutions with GroupNorm whose price does not depend on C and D, then D features and a head of C classes."""
+    """Convolutions with GroupNorm whose cost does not depend on C and D, then D features and C classes."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
@@ -99,15 +101,15 @@ class SmallNetwork(nn.Module):
 
 
 def prepared(method: str, sizes: Sizes, images: Tensor) -> wildtta.Adapter:
-    """An adapter in the middle of a stream: a quarter of ``images`` is reliable (a single one is), the bank is full."""
+    """An adapter amid a stream: a quarter of ``images`` is reliable (a single one is), the bank is full."""
     torch.manual_seed(0)
     network = SmallNetwork(sizes).to(images.device).eval()
     threshold = speed.ALWAYS
     if len(images) > 1:
         with torch.no_grad(), speed.at_precision("fp32", images.device):
             entropies = entropy(network(images)).sort().values
-        teachers = max(1, len(images) // 4)
-        threshold = float(entropies[teachers - 1 : teachers + 1].mean())
+        selected = max(1, len(images) // 4)
+        threshold = float(entropies[selected - 1 : selected + 1].mean())
     rows = torch.randn(sizes.classes, sizes.width, device=images.device) * 0.5 + 1.0
     if method == "none":
         return wildtta.adapt(network, "none", precision="fp32")
@@ -201,7 +203,7 @@ def measure_point(axis: str, sizes: Sizes, device: str, seconds: float, least: i
 
 
 def measure_stream(method: str, limit: int, device: str, say: Callable[[str], None]) -> Iterator[Point]:
-    """One stream of single samples: what a step costs in each stretch up to 10³, 10⁴ … steps (short streams: from less)."""
+    """One stream of single samples: what a step costs in each stretch up to 10³, 10⁴ … steps."""
     sizes = NETWORK_OF_STREAM
     images = torch.randn(256, 1, 3, sizes.side, sizes.side, device=device)
     adapter = prepared(method, sizes, images[0])

@@ -1,9 +1,9 @@
 """Which share of a SAR² step goes to its bank, R and I: called by ``scaling.py --share``.
 
-The step is timed through the adapter with a timm network and a full bank of 1000 rows. What the bank, R and I cost is found
-twice: ``bank_ms`` is that work alone (see ``pieces.py``), ``without_ms`` a step with the same two whole-batch passes and no
-bank. The first is a share of pure work; the difference also holds what leaving it out saves around it, and the noise of two
-long timings.
+The step is timed through the adapter with a timm network and a full bank of 1000 rows. What the bank, R and I
+cost is found twice: ``bank_ms`` is that work alone (see ``pieces.py``), ``without_ms`` a step with the same
+two whole-batch passes and no bank (SAR with every sample selected). The first is a share of pure work; the
+difference also holds what leaving it out saves around it, and the noise of two long timings.
 """
 
 from __future__ import annotations
@@ -53,14 +53,15 @@ def measure(model: str, batch: int, precision: str, device: str, repetitions: in
     rows = torch.randn(head.out_features, head.in_features, device=device) * 0.5 + 1.0
     adapter = speed.ours(copy.deepcopy(base), "sar2", threshold, precision, rows, False)
     adapter(images)
-    chosen: Any = adapter._engine.precision
-    bare = wildtta.adapt(copy.deepcopy(base), "tent", lr=speed.TINY, sharpness=0.05, recovery=1e-30, precision=chosen)
-    bare._engine.fastest = adapter._engine.fastest  # the same kernels to choose from
+    chosen: Any = adapter.engine.precision
+    both_passes = wildtta.SAR(lr=speed.TINY, reliable=None, recovery=1e-30)
+    bare = wildtta.adapt(copy.deepcopy(base), both_passes, precision=chosen)
+    bare.engine.fastest = adapter.engine.fastest  # the same kernels to choose from
     for _ in range(3):
         adapter(images)
         bare(images)
     with step_precision(chosen, images.device):
-        seen = adapter._engine.forward(images, grad=False)
+        seen = adapter.engine.forward(images, grad=False)
         pieces = BankPieces(adapter, seen.features, seen.labels)
         bank_work = repeatable(pieces.everything, device)
     in_a_row = REPLAYS if device == "cuda" else 1

@@ -1,13 +1,14 @@
 """What a step costs: wildtta, a plain eager implementation and bare inference, measured in one run.
 
     python benchmarks/speed.py --device cuda --models resnet50_gn,vit_base_patch16_224 --batches 64,1 \
-        --methods tent,sar,sar2,sar2-efficient,sar2-single --precision fp32,tf32,auto --json speed.json
+        --methods tent,sar,sar2,sar2-efficient,steady --precision fp32,tf32,auto --json speed.json
 
-Conditions: random weights and images; a quarter of the samples is reliable (the head is made from the batch's features so that
-the paper's threshold parts them) and survives the second filter; a batch of one always teaches; SAR² runs warm with a bank
-of C rows. Learning rates are tiny, so that the conditions stay as they are. Ours, plain and inference are timed in turn,
-repetition by repetition, and medians are shown. ``plain`` runs at fp32 for ``auto``, else at the row's precision. Memory is
-what the allocator holds at its peak, from before the network is made.
+Conditions: random weights and images; a quarter of the samples is reliable (the head is made from the batch's
+features so that the paper's threshold parts them) and passes the second filter; a batch of one is always
+selected; SAR² and Steady have a full bank of C rows. Learning rates are tiny, so that the conditions stay as
+they are. Ours, plain and inference are timed in turn, repetition by repetition, and medians are shown.
+``plain`` runs at fp32 for ``auto``, else at the row's precision. Memory is what the allocator holds at its
+peak, from before the network is made.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def build(name: str, device: str) -> nn.Module:
 
 
 def make_a_quarter_reliable(network: nn.Module, images: Tensor) -> None:
-    """Give the head one confident class per teacher: w_k along z_k − mean z, for a quarter of the samples.
+    """Give the head one confident class for each of a quarter of the samples: w_k along z_k − mean z.
 
     Their entropy is near 0, all others' near ln C, so that the paper's threshold parts them, perturbed or not.
     """
@@ -71,47 +72,54 @@ def make_a_quarter_reliable(network: nn.Module, images: Tensor) -> None:
         network(images)
         handle.remove()
         away = features[0] - features[0].mean(0)
-        teachers = away[: max(1, len(images) // 4)]
-        directions = CONFIDENT_LOGIT * teachers / teachers.square().sum(1, keepdim=True).clamp(min=1e-20)
+        selected = away[: max(1, len(images) // 4)]
+        directions = CONFIDENT_LOGIT * selected / selected.square().sum(1, keepdim=True).clamp(min=1e-20)
         head.weight.normal_(0, 1e-3 / head.in_features**0.5)
         head.weight[: len(directions)] += directions
         head.bias.zero_()
         head.bias[: len(directions)] -= directions @ features[0].mean(0)
 
 
-def ours(network: nn.Module, method: str, threshold: float, precision: str, rows: Tensor, compiled: bool) -> wildtta.Adapter:
+def ours(
+    network: nn.Module, method: str, threshold: float, precision: str, rows: Tensor, compiled: bool
+) -> wildtta.Adapter:
     options: dict[str, Any] = {"lr": TINY}
     if method != "tent":
         options |= {"reliable": threshold / math.log(rows.shape[0]), "recovery": 1e-30}
     adapter = wildtta.adapt(network, method, precision=precision, compile=compiled, **options)
-    if method.startswith("sar2"):
+    if "memory/bank_rows" in adapter.online_state():
         fill_bank(adapter, rows)
     return adapter
 
 
 def fill_bank(adapter: wildtta.Adapter, rows: Tensor) -> None:
-    """A warm bank: all C classes stored."""
-    memory = adapter._engine.memory
+    """A full bank: all C classes stored."""
+    memory = {name.removeprefix("memory/"): value for name, value in adapter.online_state().items()}
     memory["bank_rows"][:-1] = rows
     memory["bank_filled"][:-1] = True
     memory["bank_count"].fill_(len(rows))
-    bank.resum(memory, "columns")
-    adapter._engine.known_bank_rows = len(rows)
+    bank.resum(memory, adapter.resolved["normalisation"])
 
 
-def theirs(network: nn.Module, method: str, threshold: float, names: list[str], rows: Tensor) -> plain.Step:
+def theirs(
+    network: nn.Module, head: nn.Linear, adapter: wildtta.Adapter, threshold: float, rows: Tensor, lr: float = TINY
+) -> plain.Step:
+    """The plain version of what ``adapter`` does, on a network of its own."""
+    method, names = adapter.method.name, adapter.learned_parameters
     if method == "tent":
-        return plain.tent(network, names, lr=TINY)
+        return plain.tent(network, names, lr=lr)
     if method == "sar":
-        return plain.sar(network, names, lr=TINY, threshold=threshold)
+        return plain.sar(network, names, lr=lr, threshold=threshold)
+    if method == "steady":
+        return plain.steady(network, head, names, lr=lr, threshold=threshold, bank=rows.clone())
     return plain.sar2(
         network,
-        network.get_classifier(),
+        head,
         names,
-        lr=TINY,
+        lr=lr,
         threshold=threshold,
         bank=rows.clone(),
-        radius=None if method == "sar2-single" else 0.05,
+        along_features=adapter.resolved["normalisation"] == "rows",
         reliable_centroids=method == "sar2-efficient",
     )
 
@@ -136,7 +144,7 @@ class Clock:
 
 @contextlib.contextmanager
 def peak_memory(device: str) -> Iterator[list[float]]:
-    """Peak of what the allocator holds, in MiB, above what it held before (on the CPU: growth of the process's peak)."""
+    """Peak of the allocator, in MiB, above what it held before (on the CPU: growth of the process's peak)."""
     found = [0.0]
     gc.collect()
     if device == "cuda":
@@ -169,11 +177,11 @@ def measure(
         adapter = ours(copy.deepcopy(base), method, threshold, precision, rows, compiled)
         for _ in range(4):
             adapter(images)
-    chosen: Any = adapter._engine.precision
-    taught, kept = int(adapter.last.selected), int(adapter.last.selected_second)
+    chosen: Any = adapter.engine.precision
+    selected, kept = int(adapter.last.selected), int(adapter.last.selected_second)
     network = copy.deepcopy(base)
     with peak_memory(device) as their_peak:
-        step = theirs(network, method, threshold, adapter.learned_parameters, rows)
+        step = theirs(network, network.get_classifier(), adapter, threshold, rows)
         for _ in range(3):
             with at_precision(plain_precision, images.device):
                 step(images)
@@ -200,9 +208,11 @@ def measure(
             times[name].append(clock(work))
     ms = {name: statistics.median(values) for name, values in times.items()}
     print(
-        f"{model:20} {batch:3} {method:14} {precision:4} {chosen or '':4} ours {ms['ours']:7.2f}  plain {ms['plain']:7.2f}  "
+        f"{model:20} {batch:3} {method:14} {precision:4} {chosen or '':4} ours {ms['ours']:7.2f}  "
+        f"plain {ms['plain']:7.2f}  "
         f"inference {ms['inference']:7.2f}  {ms['plain'] / ms['ours']:5.2f}x plain  "
-        f"{ms['ours'] / ms['inference']:5.2f} inferences  peak {our_peak[0]:5.0f}/{their_peak[0]:5.0f} MB  teach {taught}/{kept}",
+        f"{ms['ours'] / ms['inference']:5.2f} inferences  peak {our_peak[0]:5.0f}/{their_peak[0]:5.0f} MB  "
+        f"selected {selected}/{kept}",
         flush=True,
     )
     return {
@@ -231,7 +241,7 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--models", default="resnet50_gn,vit_base_patch16_224")
     parser.add_argument("--batches", default="64,1")
-    parser.add_argument("--methods", default="tent,sar,sar2,sar2-efficient,sar2-single")
+    parser.add_argument("--methods", default="tent,sar,sar2,sar2-efficient,steady")
     parser.add_argument("--precision", default="fp32,tf32,auto", help="comma-separated: fp32, tf32, bf16, auto")
     parser.add_argument("--repetitions", type=int, default=None, help="default: 20 on a GPU, 5 on the CPU")
     parser.add_argument("--compile", action="store_true", help="run our network through torch.compile")

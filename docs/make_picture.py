@@ -1,7 +1,8 @@
-"""Make docs/images/stream.svg, the README's picture, with the project's own parts: `python docs/make_picture.py`.
+"""Make docs/images/stream.svg, the picture of the README: `python docs/make_picture.py`.
 
-It runs the ViT's label-shift cells of `wildtta demo` (the same cells, so a journal of `make demo` spares the time:
-`--journal wildtta-report/demo.jsonl`) and draws accuracy along the stream beside a few of the images.
+It runs the ViT's label-shift cells of `wildtta demo` and draws accuracy along the stream beside a few of the
+images. The cells are the same, so a journal of `make demo` saves the time: `--journal
+wildtta-report/demo.jsonl`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ matplotlib.use("svg")
 from matplotlib import pyplot as plt
 
 PICTURE = Path(__file__).parent / "images" / "stream.svg"
-COLOURS = {"none": "#8a8f98", "tent": "#d1495b", "sar": "#edae49", "sar2": "#00798c"}
+COLOURS = dict(zip(METHODS, ("#8a8f98", "#d1495b", "#edae49", "#00798c"), strict=True))
 WINDOW = 10
 """Recorded points (of 100) that a drawn point averages over."""
 SHOWN = 5

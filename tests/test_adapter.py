@@ -167,7 +167,7 @@ def test_every_verb_works_inside_inference_mode_and_life_goes_on_outside(tmp_pat
         adapter.save(tmp_path / "state")
         adapter.reset()
         adapter.load(tmp_path / "state")
-        repr(adapter), repr(adapter.last) if adapter._last else None
+        assert repr(adapter)
     adapter(images("ln_mlp", 8))
     with torch.inference_mode():
         network = adapter.unload()

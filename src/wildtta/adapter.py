@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,25 +27,18 @@ from wildtta.step.report import Answer, StepReport
 from wildtta.step.state_file import fingerprint, read_state, write_state
 
 
+@dataclasses.dataclass(frozen=True)
 class Cost:
-    """Totals over the life of an adapter, in samples; reading one synchronises with the device."""
+    """Totals over the life of an adapter, in samples, as the paper counts them; ``computed_*``: as they really ran."""
 
-    def __init__(self, memory: Mapping[str, Tensor]) -> None:
-        self._memory = memory
-
-    forwards = property(lambda self: int(self._memory["forwards"]), doc="Forward passes, as the paper counts them.")
-    backwards = property(lambda self: int(self._memory["backwards"]), doc="Backward passes, as the paper counts them.")
-    computed_forwards = property(lambda self: int(self._memory["computed_forwards"]), doc="Samples really forwarded.")
-    computed_backwards = property(
-        lambda self: int(self._memory["computed_backwards"]), doc="Samples really backwarded."
-    )
-    resets = property(lambda self: int(self._memory["resets"]), doc="Recoveries.")
-    skipped = property(lambda self: int(self._memory["skipped"]), doc="Batches that could not be learned from.")
-
-    def __repr__(self) -> str:
-        return (
-            f"Cost(forwards={self.forwards}, backwards={self.backwards}, resets={self.resets}, skipped={self.skipped})"
-        )
+    forwards: int
+    backwards: int
+    computed_forwards: int
+    computed_backwards: int
+    resets: int
+    """Recoveries."""
+    skipped: int
+    """Batches that could not be learned from."""
 
 
 class Adapter(nn.Module):
@@ -237,6 +231,12 @@ class Adapter(nn.Module):
     # -- what a caller can ask -------------------------------------------------------------------------------------------
 
     @property
+    def engine(self) -> Engine:
+        """The network, what learns and the state, as a method sees them: for authors of methods."""
+        self._check_in_use()
+        return self._engine
+
+    @property
     def resolved(self) -> dict[str, Any]:
         """The method's options with the values in force on this network: learning rate, warm-up, normalisation …"""
         self._check_in_use()
@@ -251,9 +251,9 @@ class Adapter(nn.Module):
 
     @property
     def cost(self) -> Cost:
-        """Forward and backward passes so far, in samples."""
+        """Forward and backward passes so far, in samples; reading it synchronises with the device."""
         self._check_in_use()
-        return Cost(self._engine.memory)
+        return Cost(**{item.name: int(self._engine.memory[item.name]) for item in dataclasses.fields(Cost)})
 
     @property
     def learning_rate(self) -> float:

@@ -1,4 +1,4 @@
-"""Progress of something that takes a while: a bar on a terminal (with rich), a line now and then elsewhere."""
+"""How far something is that takes a while: a bar on a terminal (with rich), a line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -6,34 +6,95 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 QUIET_S = 3.0
+"""What is over within this time says nothing."""
 EVERY_S = 10.0
+"""Time between two lines where there is no terminal."""
+
+
+class Progress:
+    """How much is done, how fast it goes and how long it will take, on stderr.
+
+    Args:
+        what: what goes on.
+        unit: what is counted; empty: the rate is not told.
+    """
+
+    def __init__(self, what: str, unit: str = "") -> None:
+        self._what, self._unit = what, unit
+        self._bar = _bar() if sys.stderr.isatty() and find_spec("rich") is not None else None
+        self.begin(None)
+
+    def begin(self, total: float | None, done: float = 0.0) -> None:
+        """So much in all, so much of it done before."""
+        self.total, self.done, self.found = total, done, done
+        self._began = time.monotonic()
+        self._speak_at = self._began + QUIET_S
+
+    def update(self, done: float, current: str = "", line: str = "", style: str = "") -> None:
+        """So much is done; ``current`` tells what is being done, ``line`` what was finished: it stays."""
+        self.done, now = done, time.monotonic()
+        pace = self._pace(now)
+        count = f"{self._what}: {int(done)}{'' if self.total is None else f' of {self.total:.0f}'}"
+        text = ", ".join(filter(None, (count, pace, current)))
+        if line or (self._bar is None and now >= self._speak_at):
+            self.say(", ".join(filter(None, (line, pace))) if line else text, style)
+            self._speak_at = now + EVERY_S
+        if self._bar is not None:
+            if not self._bar.task_ids:
+                self._bar.add_task("")
+                self._bar.start()
+            self._bar.update(self._bar.task_ids[0], completed=done, total=self.total, description=text)
+
+    def _pace(self, now: float) -> str:
+        """``3.1 cells/min, about 2 min left`` by the rate so far; empty before there is one."""
+        done, elapsed = self.done - self.found, now - self._began
+        if done <= 0 or elapsed <= 0:
+            return ""
+        rate = done / elapsed
+        speed = f"{rate:.0f} {self._unit}/s" if rate >= 10 else f"{60 * rate:.1f} {self._unit}/min"
+        left = "" if self.total is None else f"about {_duration((self.total - self.done) / rate)} left"
+        return ", ".join(filter(None, (speed if self._unit else "", left)))
+
+    def say(self, text: str, style: str = "") -> None:
+        """A line that stays."""
+        if self._bar is not None:
+            self._bar.console.print(text, style=style, highlight=False, markup=False)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
 
 
 def shown(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
-    """``items`` one by one, while stderr tells how far they are; what is over within 3 seconds says nothing."""
-    if sys.stderr.isatty() and find_spec("rich") is not None:
-        yield from _with_bar(items, what, total)
-    else:
-        yield from _with_lines(items, what, total)
+    """``items`` one by one, while stderr tells how far they are."""
+    progress = Progress(what)
+    progress.begin(total)
+    try:
+        for done, item in enumerate(items):
+            progress.update(done)
+            yield item
+    finally:
+        progress.end()
 
 
-def _with_bar(items: Iterable[T], what: str, total: int | None) -> Iterator[T]:
+def _duration(seconds: float) -> str:
+    """``40 s``, ``3 min`` or ``1.5 h``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _bar() -> Any:
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        yield from bar.track(items, total=total, description=what)
-
-
-def _with_lines(items: Iterable[T], what: str, total: int | None) -> Iterator[T]:
-    speak_at = time.monotonic() + QUIET_S
-    for done, item in enumerate(items):
-        if time.monotonic() >= speak_at:
-            print(f"{what}: {done}{'' if total is None else f' of {total}'}", file=sys.stderr, flush=True)
-            speak_at = time.monotonic() + EVERY_S
-        yield item
+    columns = (BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+    return Progress(*columns, console=Console(stderr=True), transient=True)

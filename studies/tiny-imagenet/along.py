@@ -1,7 +1,9 @@
-"""What the study's page says about parts of a stream: the stream of 300,000 images in thirds, R in a mixture, the first images.
+"""What the study's page says about parts of a stream.
 
     J=docs/results/tiny-imagenet
     python studies/tiny-imagenet/along.py $J/main.jsonl.gz $J/long.jsonl.gz
+
+The stream of 300,000 images in thirds, R in a mixture, and the gain within the first images of a shuffled stream.
 """
 
 from __future__ import annotations
@@ -25,11 +27,11 @@ METHODS = {
     "recap": "ReCAP",
     "come": "COME",
     "zerosiam": "ZeroSiam",
-    "sar2-paper": "SAR² as published",
-    "SAR² without I": "SAR² without I",
-    "SAR² without R": "SAR² without R",
-    "sar2": "SAR²",
-    "sar2-single": "SAR², single pass",
+    "SAR² (ζ = 20, R over columns)": "SAR² (ζ = 20, R over columns)",
+    "Steady with sharpness, without I": "Steady with sharpness, without I",
+    "Steady with sharpness, without R": "Steady with sharpness, without R",
+    "Steady with sharpness": "Steady with sharpness",
+    "steady": "Steady",
 }
 FIRST_IMAGES = 1008
 """As many of each corruption as the mixture has, to a whole batch and to a point that every journal keeps."""
@@ -46,7 +48,7 @@ def thirds(row: Row) -> list[float]:
 
 
 def long_stream(study: Study) -> Iterator[Sequence[str]]:
-    """Accuracy, of the thirds too, and of all seeds the most recoveries and the largest share of one class in the last fifth."""
+    """Accuracy, also of the thirds; over all seeds the most recoveries and the largest share of one class in the last fifth."""
     for method, title in METHODS.items():
         cells = [title]
         for model in MODELS:
@@ -64,7 +66,7 @@ def long_stream(study: Study) -> Iterator[Sequence[str]]:
 def redundancy(row: Row) -> list[float]:
     values = [value for value in row["series"].get("redundancy", ()) if value is not None]
     if not values:
-        raise SystemExit(f"{row['key']}: no R per batch in this journal; merge it with its series")
+        raise SystemExit(f"{row['key']}: no R per batch in this journal; publish it with journals.py")
     return values
 
 
@@ -74,8 +76,8 @@ def of_corruption(rows: Sequence[Row], name: str) -> Row:
 
 def redundancy_in_streams(study: Study) -> Iterator[Sequence[str]]:
     for model, title in MODELS.items():
-        alone = redundancy(of_corruption(study.select(MILD, model, "sar2"), "shot_noise"))
-        mixed = redundancy(next(row for row in study.select(MIXED, model, "sar2") if row["cell"]["seed"] == 0))
+        alone = redundancy(of_corruption(study.select(MILD, model, study.judged), "shot_noise"))
+        mixed = redundancy(next(row for row in study.select(MIXED, model, study.judged) if row["cell"]["seed"] == 0))
         fifth = len(mixed) // 5
         parts = (alone[:1], alone[-6:], mixed[fifth - 6 : fifth], mixed[-6:])
         yield title, *(shown(statistics.fmean(part)) for part in parts)
@@ -90,7 +92,7 @@ def gain_alone(study: Study) -> Iterator[Sequence[str]]:
         unadapted = study.select(MILD, model, "none")
         gains = [
             after_first_images(row) - after_first_images(of_corruption(unadapted, row["cell"]["corruptions"][0]))
-            for row in study.select(MILD, model, "sar2")
+            for row in study.select(MILD, model, study.judged)
         ]
         yield title, str(len(gains)), shown(statistics.fmean(gains))
 
@@ -98,14 +100,19 @@ def gain_alone(study: Study) -> Iterator[Sequence[str]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("journals", type=Path, nargs="+", help="journals of main.toml and long.toml")
-    study = Study(read(parser.parse_args().journals), "sar2")
+    study = Study(read(parser.parse_args().journals))
     columns = [name for title in MODELS.values() for name in (title, "thirds", "recoveries", "one class")]
     print(table(["300,000 images", *columns], long_stream(study)))
     print()
     heading = ("R", "shuffled shot noise, start", "end", "mixture, after a fifth", "end")
     print(table(heading, redundancy_in_streams(study)))
     print()
-    print(table((f"first {FIRST_IMAGES} shuffled images", "corruptions", "SAR² over no adaptation"), gain_alone(study)))
+    print(
+        table(
+            (f"first {FIRST_IMAGES} shuffled images", "corruptions", "Steady with sharpness over no adaptation"),
+            gain_alone(study),
+        )
+    )
 
 
 if __name__ == "__main__":

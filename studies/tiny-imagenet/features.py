@@ -3,7 +3,7 @@
     python studies/tiny-imagenet/features.py --data studies/tiny-imagenet/testbed/val.zip
 
 For a batch of corrupted images of the first half, with a bank of centroids of 512 images: how many feature dimensions are never,
-rarely or mostly active; how much of the variance between centroids lies in the first direction; R in each reading; and the
+rarely or mostly active; how much of the variance between centroids lies in the first direction; R in each normalisation; and the
 norm of the gradient of each term, with α = 10³/D and β = 50, with respect to the parameters that learn. ``--networks
 glyphs:resnet_gn,glyphs:vit`` looks at the embedded networks on the noisy glyphs of ``wildtta demo`` instead.
 """
@@ -24,7 +24,7 @@ from wildtta.bench.models import build_model
 from wildtta.bench.streaming import split_positions, stream_of
 from wildtta.cli.demo import demo_cells
 from wildtta.data import corrupt, folder, input_protocol
-from wildtta.methods.sar2.redundancy import READINGS, Reading, inequity, redundancy
+from wildtta.methods.sar2.redundancy import NORMALISATIONS, Normalisation, inequity, redundancy
 
 sys.path.insert(0, str(Path(__file__).parent))
 import networks
@@ -93,16 +93,16 @@ def describe(name: str, network: nn.Module, images: Tensor, labels: Tensor) -> N
     present = torch.cat((live, stored))
     width = rows.shape[1]
 
-    def reading_of(reading: Reading, floor: float = 0.0) -> Callable[[], Tensor]:
-        return lambda: 1e3 / width * redundancy(present, reading=reading, variance_floor=floor)
+    def weighted(normalisation: Normalisation, floor: float = 0.0) -> Callable[[], Tensor]:
+        return lambda: 1e3 / width * redundancy(present, normalisation=normalisation, variance_floor=floor)
 
     terms: dict[str, Callable[[], Tensor]] = {
         "E (reliable)": lambda: batch.entropies[batch.entropies < 0.4 * torch.log(torch.tensor(200.0))].mean(),
         "E (all)": lambda: batch.entropies.mean(),
         "β I": lambda: 50 * inequity(present, head.weight.double(), None if head.bias is None else head.bias.double()),
-        **{f"α R, {reading}": reading_of(reading) for reading in READINGS},
-        "α R, columns, floor 0.01": reading_of("columns", 0.01),
-        "α R, columns, floor 0.1": reading_of("columns", 0.1),
+        **{f"α R, {name}": weighted(name) for name in NORMALISATIONS},
+        "α R, columns, floor 0.01": weighted("columns", 0.01),
+        "α R, columns, floor 0.1": weighted("columns", 0.1),
     }
     for title, term in terms.items():
         value = term()

@@ -1,4 +1,4 @@
-"""How much a method's accuracy depends on the order of the classes, from the journals of orders.toml and orders-first-half.toml.
+"""How much a method's accuracy depends on the order of the classes: journals of orders.toml and sweeps/orders.toml.
 
     J=docs/results/tiny-imagenet
     python studies/tiny-imagenet/orders.py $J/orders.jsonl.gz $J/orders-first-half.jsonl.gz
@@ -46,20 +46,20 @@ def by_order(study: Study, model: str, method: str) -> dict[int, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("second_half", type=Path, help="journal of orders.toml")
-    parser.add_argument("first_half", type=Path, help="journal of orders-first-half.toml")
+    parser.add_argument("first_half", type=Path, help="journal of sweeps/orders.toml")
     given = parser.parse_args()
-    second, first = (Study(read([path]), "sar2") for path in (given.second_half, given.first_half))
+    second, first = (Study(read([path])) for path in (given.second_half, given.first_half))
     for title, study in (("second half", second), ("first half", first)):
         print(f"\n| {title} | network | method | orders | accuracy |\n|---|---|---|---|---|")
         spread(study)
 
     print("\n| continual | network | common | correlation | deviation of the difference |\n|---|---|---|---|---|")
     for model, name in MODELS.items():
-        ours = by_order(second, model, "sar2")
+        ours = by_order(second, model, second.judged)
         pairs = {
-            "SAR², second half and first": (ours, by_order(first, model, "SAR², two passes")),
+            "Steady with sharpness, second half and first": (ours, by_order(first, model, "two passes")),
             "SAR, second half and first": (by_order(second, model, "sar"), by_order(first, model, "sar")),
-            "SAR², two passes and one": (ours, by_order(second, model, "sar2-single")),
+            "Steady, two passes and one": (ours, by_order(second, model, "steady")),
         }
         for title, pair in pairs.items():
             print(f"| {title} | {name} | {agreement(*pair)} |")

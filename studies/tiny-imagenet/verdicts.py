@@ -1,10 +1,10 @@
-"""What the study's journals say about SAR², statement by statement, as a Markdown page.
+"""What the study's journals say about Steady, statement by statement, in Markdown.
 
     J=docs/results/tiny-imagenet
     python studies/tiny-imagenet/verdicts.py $J/main.jsonl.gz $J/long.jsonl.gz > $J/verdicts.md
 
-``--of sar2-paper`` judges SAR² as published in place of SAR² with our defaults. Every number is an average over corruptions, then
-over seeds. A statement is judged by these numbers alone: ✓ or ✗.
+``--of sar2`` judges SAR² with ζ = 20 and R over columns in its place. Every number is an average over corruptions, then over
+seeds. A statement is judged by these numbers alone: ✓ or ✗.
 """
 
 from __future__ import annotations
@@ -20,10 +20,50 @@ from wildtta.bench.journal import Row, read
 
 _QUESTIONS = frozenset({"shot_noise", "contrast", "fog"})
 _GUARDS = frozenset(
-    {"gaussian_noise", "impulse_noise", "defocus_blur", "glass_blur", "snow", "elastic_transform", "pixelate", "jpeg_compression"}
+    {
+        "gaussian_noise",
+        "impulse_noise",
+        "defocus_blur",
+        "glass_blur",
+        "snow",
+        "elastic_transform",
+        "pixelate",
+        "jpeg_compression",
+    }
 )
-CHOSEN_ON = {"sar2-paper": _QUESTIONS, "sar2": _QUESTIONS | _GUARDS}
-"""The corruptions of questions.toml and questions-2.toml; for the defaults of ``sar2`` also those of guards.toml and after."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """The method that the statements are about: its titles in the grids, and the corruptions it was chosen on."""
+
+    short: str
+    title: str
+    without_R: str
+    without_I: str
+    one_pass: str
+    chosen_on: frozenset[str]
+
+
+JUDGED = {
+    "steady": Judged(
+        short="Steady",
+        title="Steady with sharpness",
+        without_R="Steady with sharpness, without R",
+        without_I="Steady with sharpness, without I",
+        one_pass="steady",
+        chosen_on=_QUESTIONS | _GUARDS,
+    ),
+    "sar2": Judged(
+        short="SAR²",
+        title="SAR² (ζ = 20, R over columns)",
+        without_R="SAR² (ζ = 20, without R)",
+        without_I="SAR² (ζ = 20, without I, R over columns)",
+        one_pass="SAR² (ζ = 20, one pass, R over columns)",
+        chosen_on=_QUESTIONS,
+    ),
+}
+"""SAR² was chosen on the corruptions of sweeps/open-questions.toml, Steady also on those of sweeps/guards.toml and after."""
 
 MODELS = {"rn26_gn": "ResNet-26-GN", "vit": "ViT"}
 
@@ -50,7 +90,7 @@ SINGLE = Stream("batch size 1", "single")
 MILD = Stream("mild", "mild")
 WILD = (LABEL_SHIFT, MIXED, CONTINUAL, SHORT_CONTINUAL, SINGLE)
 ABLATED = (SHORT_LABEL_SHIFT, MIXED, CONTINUAL, SHORT_CONTINUAL, SINGLE)
-"""Where SAR² also ran without one of its terms and as a single pass."""
+"""Where the judged method also ran without one of its terms and in one pass."""
 
 Value = Callable[[Row], float]
 
@@ -74,18 +114,10 @@ def method_of(row: Row) -> str:
 class Study:
     """The finished rows of the journals."""
 
-    def __init__(self, rows: Sequence[Row], judged: str) -> None:
+    def __init__(self, rows: Sequence[Row], judged: str = "steady") -> None:
         self.rows = [row for row in rows if row["status"] == "ok"]
-        self.judged = judged
-        """The method that the statements are about."""
-
-    @property
-    def single_pass(self) -> str:
-        return "sar2-single" if self.judged == "sar2" else "SAR² single pass, as published"
-
-    def without_term(self, term: str) -> str:
-        """The judged method without R or I, as the grids call it."""
-        return f"SAR² without {term}" if self.judged == "sar2" else f"SAR² as published, without {term}"
+        self.of = JUDGED[judged]
+        self.judged = self.of.title
 
     def select(self, stream: Stream, model: str, method: str) -> list[Row]:
         return [
@@ -129,7 +161,9 @@ class Study:
         means = means_by_seed(shared)
         if len(means) < 2:
             return None
-        return statistics.fmean(statistics.stdev(values.values()) for values in shared.values()), statistics.stdev(means)
+        return statistics.fmean(statistics.stdev(values.values()) for values in shared.values()), statistics.stdev(
+            means
+        )
 
 
 def means_by_seed(accuracies: dict[str, dict[int, float]]) -> list[float]:
@@ -175,14 +209,16 @@ def held_out(study: Study) -> Iterator[Sequence[str]]:
     for stream in (LABEL_SHIFT, MILD):
         for model, title in MODELS.items():
             for_all = [study.mean(stream, model, method) for method in ("none", study.judged)]
-            unseen = [study.mean(stream, model, method, without=CHOSEN_ON[study.judged]) for method in ("none", study.judged)]
+            unseen = [
+                study.mean(stream, model, method, without=study.of.chosen_on) for method in ("none", study.judged)
+            ]
             yield stream.title, title, *map(shown, for_all), *map(shown, unseen)
 
 
 def single_terms(study: Study) -> Iterator[Sequence[str]]:
     for stream in ABLATED:
         for model, title in MODELS.items():
-            methods = (study.judged, study.without_term("R"), study.without_term("I"))
+            methods = (study.judged, study.of.without_R, study.of.without_I)
             each = [study.by_seed(stream, model, method) for method in methods]
             shared = sorted(set.intersection(*(set(means) for means in each)))
             values = [statistics.fmean(means[seed] for seed in shared) if shared else None for means in each]
@@ -195,7 +231,7 @@ def passes(study: Study) -> Iterator[Sequence[str]]:
     for stream in (MILD, *ABLATED):
         for model, title in MODELS.items():
             two = study.seeds_on_shared_corruptions(stream, model, study.judged)
-            one = study.seeds_on_shared_corruptions(stream, model, study.single_pass)
+            one = study.seeds_on_shared_corruptions(stream, model, study.of.one_pass)
             shared = min(len(one), len(two))
             if shared:
                 differences = [a - b for a, b in zip(one[:shared], two[:shared], strict=True)]
@@ -233,7 +269,11 @@ def one_class(study: Study) -> Iterator[Sequence[str]]:
             cells = {method: study.select(stream, model, method) for method in ("none", "tent", "sar", study.judged)}
             ours = cells[study.judged]
             worst = max(ours, key=top_share, default=None)
-            where = "" if worst is None or len(worst["cell"]["corruptions"]) > 1 else f" ({worst['cell']['corruptions'][0]})"
+            where = (
+                ""
+                if worst is None or len(worst["cell"]["corruptions"]) > 1
+                else f" ({worst['cell']['corruptions'][0]})"
+            )
             yield (
                 stream.title,
                 title,
@@ -246,53 +286,70 @@ def one_class(study: Study) -> Iterator[Sequence[str]]:
             )
 
 
+NAME = "<method>"
+"""Stands for the judged method in a heading."""
+
 SECTIONS: tuple[tuple[str, Sequence[str], Callable[[Study], Iterator[Sequence[str]]]], ...] = (
     (
-        "SAR² is above no adaptation and above SAR, by 5 points or more over no adaptation (but for batch size 1)",
-        ("stream", "network", "none", "Tent", "SAR", "SAR²", "above both", "by 5"),
+        f"{NAME} is above no adaptation and above SAR, by 5 points or more over no adaptation (but for batch size 1)",
+        ("stream", "network", "none", "Tent", "SAR", NAME, "above both", "by 5"),
         gains,
     ),
     (
-        "The defaults hold on corruptions that were not used to choose them (all images here are of the half kept aside)",
-        ("stream", "network", "none, all 15", "SAR², all 15", "none, not used", "SAR², not used"),
+        f"{NAME}'s settings hold on corruptions that were not used to choose them (all images here are of the half kept aside)",
+        ("stream", "network", "none, all 15", f"{NAME}, all 15", "none, not used", f"{NAME}, not used"),
         held_out,
     ),
     (
-        "Both terms are needed: SAR² is at least as good as its best single term (mean of the seeds that all three ran)",
-        ("stream", "network", "seeds", "SAR²", "without R", "without I", "holds"),
+        f"Both terms are needed: {NAME} is at least as good as its best single term (mean of the seeds that all three ran)",
+        ("stream", "network", "seeds", NAME, "without R", "without I", "holds"),
         single_terms,
     ),
     (
-        "SAR² never predicts one class for more than 20 % of the last fifth of a stream (runs above 20 %; SAR²'s largest share)",
-        ("stream", "network", "none", "Tent", "SAR", "SAR²", "largest", "holds"),
+        f"{NAME} never predicts one class for more than 20 % of the last fifth of a stream"
+        f" (runs above 20 %; {NAME}'s largest share)",
+        ("stream", "network", "none", "Tent", "SAR", NAME, "largest", "holds"),
         one_class,
     ),
     (
-        "SAR²'s standard deviation over seeds is smaller than SAR's:"
-        " of one corruption's accuracy, and of the mean over corruptions",
+        f"{NAME}'s standard deviation over seeds is smaller than SAR's"
+        " (of one corruption's accuracy, and of the mean over corruptions)",
         (
-            *("stream", "network", "seeds of SAR²", "Tent, one corruption", "SAR", "SAR²", "holds"),
-            *("Tent, mean of corruptions", "SAR", "SAR²", "holds"),
+            *("stream", "network", f"seeds of {NAME}", "Tent, one corruption", "SAR", NAME, "holds"),
+            *("Tent, mean of corruptions", "SAR", NAME, "holds"),
         ),
         seeds,
     ),
-    ("SAR² is better calibrated than Tent (ECE, %)", ("stream", "network", "Tent", "SAR", "SAR²", "holds"), calibration),
+    (
+        f"{NAME} is better calibrated than Tent (ECE, %)",
+        ("stream", "network", "Tent", "SAR", NAME, "holds"),
+        calibration,
+    ),
     (
         "Is the second pass needed? (accuracy per seed)",
-        ("stream", "network", "SAR²", "SAR² single pass", "single less two passes"),
+        ("stream", "network", NAME, f"{NAME}, one pass", "one pass less two"),
         passes,
     ),
 )
 
 
+def headline(title: str) -> str:
+    """A title with what is in brackets below it."""
+    head, bracket, note = title.partition(" (")
+    return f"{head}\n\n{bracket.strip()}{note}" if note else head
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("journals", type=Path, nargs="+")
-    parser.add_argument("--of", choices=("sar2", "sar2-paper"), default="sar2")
+    parser.add_argument("--of", choices=tuple(JUDGED), default="steady")
     arguments = parser.parse_args()
     study = Study(read(arguments.journals), arguments.of)
-    parts = [f"### {title}\n\n{table(heading, rows(study))}" for title, heading, rows in SECTIONS]
-    print(f"SAR² in these statements: `{arguments.of}`.\n\n" + "\n\n".join(parts))
+    parts = [f"### {headline(title)}\n\n{table(heading, rows(study))}" for title, heading, rows in SECTIONS]
+    told = f"## Statements\n\n{NAME} in these statements is *{study.judged}* of the tables below.\n\n" + "\n\n".join(
+        parts
+    )
+    print(told.replace(NAME, study.of.short))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from wildtta.bench import BenchError, Cell, parse_grid
+from wildtta.bench.cell import told_apart
 from wildtta.bench.streaming import split_positions, stream_of
 
 
@@ -40,6 +41,7 @@ def test_the_key_is_the_same_in_another_process_and_after_json() -> None:
         {"model": "glyphs:resnet_gn"},
         {"method": "tent"},
         {"options": {"lr": 1.0}},
+        {"options": {"precision": "tf32"}},
         {"scenario": "single"},
         {"scenario": "label_shift", "scenario_options": {"draws": 5}},
         {"data": "folder"},
@@ -49,6 +51,7 @@ def test_the_key_is_the_same_in_another_process_and_after_json() -> None:
         {"batch_size": 16},
         {"seed": 1},
         {"limit": 10},
+        {"regularise": 2},
         {"protocol": "paper"},
         {"measure": ("health",)},
         {"weights": "w.safetensors"},
@@ -61,7 +64,45 @@ def test_everything_that_decides_the_numbers_changes_the_key(change: dict[str, o
 
 def test_titles_and_spelling_of_numbers_do_not_change_the_key() -> None:
     assert _cell(name="SAR!", model_name="ours").key == _cell().key
-    assert _cell(options={"lr": 1, "a": 2.0}).key == _cell(options={"a": 2, "lr": 1.0}).key
+    assert _cell(options={"lr": 1, "lr_scale": 2.0}).key == _cell(options={"lr_scale": 2, "lr": 1.0}).key
+
+
+def test_an_option_at_its_default_is_the_same_cell_given_or_left_out() -> None:
+    assert _cell(options={"sharpness": 0.05, "momentum": 0.9}).key == _cell().key
+    assert _cell(options={"sharpness": 0.06}).key != _cell().key
+
+
+def test_another_default_is_another_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    from wildtta.methods.registry import config_classes, get_method
+
+    sar = config_classes()["sar"]
+    before, explicit = _cell().key, _cell(options={"lr": 0.1}).key
+    monkeypatch.setattr(sar, "learning_rates", {"convolutional": (1.0, 2.0), "transformer": (1.0, 2.0)})
+    assert _cell().key != before
+    assert _cell(options={"lr": 0.1}).key == explicit, "the table is not used where a rate is given"
+    monkeypatch.undo()
+    monkeypatch.setattr(sar.__init__, "__kwdefaults__", {**sar.__init__.__kwdefaults__, "reliable": 0.5})
+    assert get_method("sar").options()["reliable"] == 0.5
+    assert _cell().key != before
+    assert _cell(options={"reliable": 0.4}).key == before
+
+
+def test_a_row_of_a_method_that_is_gone_keeps_its_key() -> None:
+    cell = _cell(method="gone", options={"strength": 1})
+    with pytest.raises(BenchError, match="unknown method 'gone'"):
+        _ = cell.key
+    row = {"key": "0123456789abcdef", "cell": cell.to_json()}
+    assert Cell.from_row(row).key == "0123456789abcdef"
+    assert Cell.from_row(row) == Cell.from_row(row)
+    assert "gone" in Cell.from_row(row).describe()
+
+
+def test_cells_that_look_alike_are_told_apart() -> None:
+    cells = [_cell(), _cell(limit=10), _cell(options={"lr": 1.0}), _cell(seed=1), _cell(name="SAR, 1 lr", limit=10)]
+    lines = told_apart(cells)
+    assert len(set(lines.values())) == len(lines) == 4
+    assert lines[cells[3].key] == cells[3].describe()
+    assert "lr=1.0" in lines[cells[2].key]
 
 
 @pytest.mark.parametrize(
@@ -151,6 +192,50 @@ def test_a_grid_is_every_combination_once(tmp_path) -> None:
 def test_a_wrong_grid_says_where(text: str, message: str) -> None:
     with pytest.raises(BenchError, match=message):
         parse_grid(text)
+
+
+FIELDS = """
+[defaults]
+severity = 3
+batch_size = 16
+seed = 7
+{defaults}
+[[grid]]
+models = ["glyphs:vit"]
+methods = ["none"]
+scenarios = ["mild", "single"]
+corruptions = ["fog"]
+{grid}
+"""
+
+
+@pytest.mark.parametrize(
+    ("grid", "expected"),
+    [
+        ("", {(3, 16, 7), (3, 1, 7)}),
+        ("seed = 8", {(3, 16, 8), (3, 1, 8)}),
+        ("seeds = [1, 2]\nseverities = [5]", {(5, 16, 1), (5, 1, 1), (5, 16, 2), (5, 1, 2)}),
+        ("batch_sizes = [32]\nbatch_size = 8", {(3, 32, 7), (3, 1, 7)}),
+    ],
+)
+def test_severity_batch_size_and_seed_may_be_fields_and_the_lists_win(grid: str, expected: set[object]) -> None:
+    cells = parse_grid(FIELDS.format(defaults="", grid=grid))
+    assert {(cell.severity, cell.batch_size, cell.seed) for cell in cells} == expected
+
+
+@pytest.mark.parametrize(
+    ("defaults", "grid", "message"),
+    [
+        ("", "batch_size = -3", "batch_size must be a whole number of at least 1, got -3"),
+        ("", "seed = 1.5", "seed must be a whole number"),
+        ("", "severities = [-1]", "severity must be a whole number"),
+        ("regularise = -1", "", "regularise must be a whole number"),
+        ("options = { strength = 1 }", "", "none has no option 'strength'"),
+    ],
+)
+def test_nonsense_in_a_grid_is_refused(defaults: str, grid: str, message: str) -> None:
+    with pytest.raises(BenchError, match=message):
+        parse_grid(FIELDS.format(defaults=defaults, grid=grid))
 
 
 @pytest.mark.parametrize("kind", ["half", "classes"])

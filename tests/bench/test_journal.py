@@ -161,3 +161,44 @@ def test_merging_prefers_what_finished_and_compresses(tmp_path: Path) -> None:
     assert merged.read_bytes() == content
     with pytest.raises(JournalError, match="compressed and can only be read"):
         Journal(merged)
+
+
+TABLE_1, TABLE_2 = {"experiment": "table-1", "seeds": [0, 1]}, {"experiment": "table-2"}
+
+
+def test_who_asked_for_a_row_adds_up(tmp_path: Path) -> None:
+    path = tmp_path / "j.jsonl"
+    with Journal(path) as journal:
+        journal.append({**_row("a", status="failed"), "asked_by": [TABLE_2]})
+        journal.append({**_row("a"), "asked_by": [TABLE_1]})
+        journal.append(_row("b"))
+        size = path.stat().st_size
+        journal.add_askers("a", [{"experiment": "table-1", "seeds": (0, 1)}])
+        journal.add_askers("b", [])
+        assert path.stat().st_size == size, "nobody new, nothing written"
+        journal.add_askers("b", [TABLE_1])
+        expected = journal.rows
+    assert [row["asked_by"] for row in expected] == [[TABLE_2, TABLE_1], [TABLE_1]]
+    assert read(path) == expected
+    with Journal(path) as journal:
+        assert journal.rows == expected
+        assert journal.finished() == {"a", "b"}
+        journal.add_askers("b", [TABLE_2])
+    merge([path], tmp_path / "m.jsonl.gz")
+    assert [row["asked_by"] for row in read(tmp_path / "m.jsonl.gz")] == [[TABLE_2, TABLE_1], [TABLE_1, TABLE_2]]
+    other = tmp_path / "other.jsonl"
+    with Journal(other) as journal:
+        journal.append(_row("b", 7))
+    assert read([path, other])[1] == {**_row("b", 7), "asked_by": [TABLE_1, TABLE_2]}, "a newer row keeps who asked"
+
+
+def test_a_torn_addition_loses_the_addition_alone(tmp_path: Path) -> None:
+    path = tmp_path / "j.jsonl"
+    with Journal(path) as journal:
+        journal.append(_row("a"))
+        journal.add_askers("a", [TABLE_1])
+    path.write_bytes(path.read_bytes()[:-5])
+    with Journal(path) as journal:
+        assert journal.rows == [_row("a")]
+        journal.add_askers("a", [TABLE_2])
+    assert read(path)[0]["asked_by"] == [TABLE_2]

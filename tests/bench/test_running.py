@@ -14,8 +14,8 @@ import torch
 import wildtta
 from bench_parts.folder import NETWORK, small_cell, write_images
 from wildtta.bench import BenchError, Cell, Journal, launch, read, run_cell
-from wildtta.bench.execute import Conditions
 from wildtta.bench.models import build_model
+from wildtta.bench.running import Conditions
 
 NUMBERS = ("metrics", "series", "diagnostics", "versions")
 
@@ -83,6 +83,15 @@ def test_a_cell_equals_the_loop_written_by_hand(images: Path, conditions: Condit
     assert row["cost"]["forwards"] == model.cost.forwards
     assert row["cost"]["backwards"] == model.cost.backwards > 0
     assert row["protocol"] == "native"
+
+
+def test_a_row_says_what_ran(conditions: Conditions) -> None:
+    row = run_cell(small_cell(method="sar", options={"precision": "fp32", "lr_scale": 2.0}, limit=16), conditions)
+    assert row["resolved"]["reliable"] == 0.4
+    assert row["resolved"]["lr_scale"] == 2.0
+    assert row["resolved"]["learning_rates"]["convolutional"] == [0.00025 / 16, 0.00025]
+    rate = 0.00025 / 16 + (0.00025 - 0.00025 / 16) * 15 / 63
+    assert row["resolved"]["learning_rate"] == pytest.approx(2 * rate)
 
 
 def test_shared_cells_agree_between_runs_with_different_methods(images: Path) -> None:
@@ -318,14 +327,11 @@ def test_classes_with_numbers_for_names_are_no_severities(
 def test_large_data_stream_from_their_files_with_the_same_numbers(
     conditions: Conditions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from wildtta.bench import image_cache
-
     cell = small_cell(
         method="sar", scenario="mixed", corruptions=("fog", "gaussian_noise"), data_options={"corruption_seed": 5}
     )
     kept = run_cell(cell, conditions)
-    monkeypatch.setattr(image_cache, "_LARGEST", 0)
-    image_cache._stores.clear()
+    monkeypatch.setattr("wildtta.data.loading.kept_images", lambda *_: None)
     streamed = run_cell(cell, conditions)
     assert numbers([kept]) == numbers([streamed])
 
@@ -340,8 +346,8 @@ def test_methods_that_augment_are_told_the_preprocessing(conditions: Conditions)
 
 
 def test_methods_that_want_source_images_get_them_or_say_so(images: Path, conditions: Conditions) -> None:
-    everybody_teaches = {"redundant": 1.0, "reliable": 1.0, "lr": 0.01}
-    cell = small_cell(method="eata", options=everybody_teaches, data_options={"source_images": 30})
+    all_selected = {"redundant": 1.0, "reliable": 1.0, "lr": 0.01}
+    cell = small_cell(method="eata", options=all_selected, data_options={"source_images": 30})
     row = launch([cell], root=images, device="cpu", observer=Silent()).rows[0]
     assert row["status"] == "failed"
     assert "name a folder (or zip) of clean images with --source" in row["reason"]
@@ -349,5 +355,5 @@ def test_methods_that_want_source_images_get_them_or_say_so(images: Path, condit
     assert run_cell(small_cell(method="recap"), conditions)["data_note"] == "no source images"
     with_source = run_cell(cell, Conditions(root=str(images), source=str(images)))
     assert with_source["data_note"] == f"30 source images: {images.name}"
-    plain = run_cell(small_cell(method="eta", options=everybody_teaches), conditions)
+    plain = run_cell(small_cell(method="eta", options=all_selected), conditions)
     assert with_source["metrics"]["nll"] != plain["metrics"]["nll"], "the Fisher penalty had no effect"

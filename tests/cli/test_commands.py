@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from bench_parts.folder import NETWORK, write_images
-from wildtta.bench import read
+from wildtta.bench import Cell, read
 from wildtta.cli import main
 
 GRID = f"""
@@ -116,6 +117,21 @@ def test_bench_goes_on_where_it_was_and_says_what_it_would_do(wildtta: Any, imag
     for path in (journal, small):
         assert wildtta("report", path, "--out", tmp_path / path.stem)[0] == 0
     assert (tmp_path / "small" / "numbers.csv").read_bytes() == (tmp_path / "j" / "numbers.csv").read_bytes()
+
+
+def test_migrate_translates_a_journal_and_says_what_it_did(wildtta: Any, tmp_path: Path) -> None:
+    cell = Cell(model="glyphs:vit", method="tent", corruptions=("fog",)).to_json()
+    row = {"key": "of-0.1", "cell": cell, "status": "ok", "metrics": {"accuracy": 1 / 3}}
+    old, new = tmp_path / "old.jsonl", tmp_path / "new.jsonl.gz"
+    old.write_text(json.dumps(row) + "\n")
+    code, output, _ = wildtta("migrate", old, new)
+    assert code == 0
+    assert "1 tent -> Tent" in output
+    assert f"1 rows in {new}" in output
+    (translated,) = read(new)
+    assert translated["key"] == Cell.from_json(cell).key
+    assert translated["metrics"] == row["metrics"]
+    assert old.read_text() == json.dumps(row) + "\n"
 
 
 def test_a_file_that_is_no_journal_stops_a_grid_and_is_left_alone(wildtta: Any, images: Path, tmp_path: Path) -> None:

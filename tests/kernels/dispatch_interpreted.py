@@ -136,7 +136,7 @@ def not_a_number() -> bool:
 def trajectory(method: str, faster: bool, **options: Any) -> Tensor:
     torch.manual_seed(3)
     adapter = wildtta.adapt(SmallViT(24), method, **options)
-    adapter._engine.fast.kernels = faster
+    adapter.engine.fast.kernels = faster
     return torch.stack([adapter(batch) for batch in images_for(3, 2, 24)])
 
 

@@ -111,7 +111,7 @@ def answers(method: str, fused: bool, checkpointed: bool = False, **options: Any
     for block in model[:3]:
         block.checkpointed = checkpointed
     adapter = wildtta.adapt(model, method, **options)
-    adapter._engine.fast.kernels = fused
+    adapter.engine.fast.kernels = fused
     calls, own = [], group_norm.group_norm
     group_norm.group_norm = lambda *given, **named: calls.append(1) or own(*given, **named)
     generator = torch.Generator().manual_seed(1)

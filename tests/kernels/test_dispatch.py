@@ -284,7 +284,7 @@ def test_the_cpu_has_no_kernels() -> None:
     with FastPasses(network, network.head).applied(images_for(1, 2, 16)[0]) as mode:
         assert mode is None
     adapter = wildtta.adapt(network, "sar")
-    adapter._engine.fast.kernels = False
+    adapter.engine.fast.kernels = False
     assert adapter(images_for(1, 2, 16)[0]).shape == (2, 10)
 
 
@@ -336,7 +336,7 @@ def test_a_missing_triton_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def trajectory(method: str, *, faster: bool, graphs: bool, precision: str, steps: int = 8, **options: Any) -> Tensor:
     adapter = wildtta.adapt(SmallViT(64, 128, 2).cuda().eval(), method, precision=precision, **options)
-    adapter._engine.fast.kernels = faster
+    adapter.engine.fast.kernels = faster
     adapter.cuda_graphs = graphs
     answers = [adapter(batch.cuda()).cpu() for batch in images_for(steps, 16, 64)]
     assert adapter.replayed == graphs

@@ -334,7 +334,7 @@ def test_nothing_is_looked_for_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(FastPasses, "_fusions_for", lambda *given: pytest.fail("looked for norms on the CPU"))
     network = shake(classifier(Bottleneck(4)))
     adapter = wildtta.adapt(network, "tent")
-    adapter._engine.fast.kernels = True
+    adapter.engine.fast.kernels = True
     adapter(IMAGES)
 
 
@@ -376,13 +376,12 @@ def gpu_network() -> nn.Module:
 def gpu_answers(method: str, fused: bool, graphs: bool, precision: str = "fp32") -> tuple[Tensor, wildtta.Adapter]:
     options = {"lr": 4e-5, "warmup": 0} if method == "sar2" else {"lr": 1e-4}
     adapter = wildtta.adapt(gpu_network(), method, reliable=0.9, precision=precision, **options)
-    adapter._engine.fast.kernels = fused
-    if not graphs:
-        adapter._graphs._failed = True
+    adapter.engine.fast.kernels = fused
+    adapter.cuda_graphs = graphs
     generator = torch.Generator().manual_seed(1)
     images = [2 * torch.randn(32, 3, 33, 33, generator=generator).cuda() for _ in range(6)]
     answers = torch.stack([adapter(batch).float().cpu() for batch in images])
-    assert bool(adapter._graphs._recordings) == graphs
+    assert adapter.replayed == graphs
     return answers, adapter
 
 
@@ -395,7 +394,7 @@ def test_fused_steps_equal_native_ones(method: str, tolerance: float, graphs: bo
 
     native, _ = gpu_answers(method, False, graphs)
     fused, adapter = gpu_answers(method, True, graphs)
-    assert len(adapter._engine.fast._fusions[False]) == 4, "one ReLU of each block"
+    assert len(adapter.engine.fast._fusions[False]) == 4, "one ReLU of each block"
     assert not group_norm.GroupNorm.broken
     assert (native - fused).abs().max() < tolerance * native.abs().max()
 
@@ -442,12 +441,12 @@ def test_the_kernel_repeats_itself_bit_for_bit() -> None:
 def test_a_network_that_moves_to_the_gpu_later_is_fused_there() -> None:
     network = gpu_network().cpu()
     adapter = wildtta.adapt(network, "tent", precision="bf16")
-    assert not adapter._engine.fast._fusions
+    assert not adapter.engine.fast._fusions
     adapter.cuda()
-    adapter._engine.fast.kernels = True
+    adapter.engine.fast.kernels = True
     answer = adapter(torch.randn(8, 3, 32, 32).cuda())
     assert torch.isfinite(answer).all()
-    assert len(adapter._engine.fast._fusions[True]) == 4
+    assert len(adapter.engine.fast._fusions[True]) == 4
 
 
 @on_gpu

@@ -67,8 +67,8 @@ def test_adapting_learns_the_same_in_either_layout() -> None:
     answers = []
     for channels_last in (True, False):
         adapter = wildtta.adapt(network(), "sar", reliable=None, recovery=None, lr=0.01)
-        assert adapter._engine.fast.layout.channels_last
-        adapter._engine.fast.layout.channels_last = channels_last
+        assert adapter.engine.fast.layout.channels_last
+        adapter.engine.fast.layout.channels_last = channels_last
         answers.append(torch.stack([adapter(images(16)) for _ in range(10)]))
     torch.testing.assert_close(answers[0], answers[1], rtol=1e-4, atol=1e-5)
     assert not torch.equal(answers[0][0], answers[0][9])

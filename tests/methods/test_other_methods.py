@@ -94,7 +94,7 @@ def test_chosen_moments_equal_batch_norm_with_these_moments_and_leave_no_trace()
     batch = images("bn_resnet", 8)
     statistics = NormStatistics(network)
     mean, variance = statistics.source()
-    with statistics.chosen(adapter._engine, lambda place, moments, count: (mean[place] + 0.1, 2 * variance[place])):
+    with statistics.chosen(adapter.engine, lambda place, moments, count: (mean[place] + 0.1, 2 * variance[place])):
         ours = network(batch)
     assert same_bits(snapshot(network), before) == []
     for layer in network.modules():
@@ -107,7 +107,7 @@ def test_chosen_moments_equal_batch_norm_with_these_moments_and_leave_no_trace()
         raise RuntimeError("on purpose")
 
     broken = snapshot(network)
-    with pytest.raises(RuntimeError, match="on purpose"), statistics.chosen(adapter._engine, refuse):
+    with pytest.raises(RuntimeError, match="on purpose"), statistics.chosen(adapter.engine, refuse):
         network(batch)
     assert same_bits(snapshot(network), broken) == []
     assert not any(layer._forward_pre_hooks for layer in network.modules())
@@ -533,7 +533,7 @@ def test_dda_averages_two_predictions_and_learns_nothing() -> None:
     assert (int(adapter.last.forwards), int(adapter.last.backwards)) == (6, 0)
     assert int(adapter.last.extra["diffusions"]) == 3
     adapter.reset()
-    moved = adapter.method.adapted(adapter._engine, batch)
+    moved = adapter.method.adapted(adapter.engine, batch)
     with torch.no_grad():
         bare = build("gn_resnet")
         expected = (bare(batch).softmax(-1) + bare(moved).softmax(-1)) / 2

@@ -23,11 +23,10 @@ def command(*words: str) -> str:
     """Run a wildtta command in this process; its output."""
     import typer
 
-    from wildtta.cli import diffusion_train, ttt_train
+    from wildtta.cli import training
 
     app = typer.Typer()
-    ttt_train.register(app)
-    diffusion_train.register(app)
+    training.register(app)
     result = typer_testing.CliRunner().invoke(app, list(words))
     assert result.exit_code == 0, result.output
     return str(result.output)

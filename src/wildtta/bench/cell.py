@@ -1,46 +1,34 @@
 """One experiment of the benchmark: a model, a method and a stream, described by plain values.
 
-A cell is its own identity: :attr:`Cell.key` is a hash of everything that decides the numbers. Where the data lies, on
-which device it runs and how its rows are titled in a table is not part of it.
+:attr:`Cell.key` is a hash of everything that decides the numbers: the cell's fields, and what its method and
+options resolve to. Where the data lies, on which device it runs and how its rows are titled in a table is not
+part of it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
-from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from wildtta.bench.errors import BenchError
+from wildtta.bench.errors import BenchError, refuse_unknown
+from wildtta.bench.plain import each_value, infinite, integral, plain
+from wildtta.streams import SCENARIOS
 
-SCENARIOS: tuple[str, ...] = (
-    "mild",
-    "label_shift",
-    "single",
-    "mixed",
-    "continual",
-    "continual_label_shift",
-    "gradual",
-    "dirichlet",
-)
-"""The streams that a cell can name."""
+if TYPE_CHECKING:
+    from wildtta.methods.base import Method
 
 MULTI_DOMAIN: frozenset[str] = frozenset({"mixed", "continual", "continual_label_shift", "gradual"})
-"""Scenarios whose one stream runs over all the cell's corruptions; the others take one corruption per cell."""
+"""Scenarios with one stream over all the cell's corruptions; the others take one corruption per cell."""
 
-MEASURES: tuple[str, ...] = (
-    "representation",
-    "health",
-    "sparsity",
-    "predictions",
-    "scatter",
-    "tsne",
-    "surface",
-)
-"""Diagnostics that cost something, so made only where a cell asks for them (:mod:`wildtta.bench.diagnostics`)."""
+MEASURES: tuple[str, ...] = ("representation", "health", "sparsity", "predictions", "scatter", "tsne", "surface")
+"""Diagnostics that cost time, made only where a cell asks for them (:mod:`wildtta.bench.diagnostics`)."""
+
+OF_ADAPT: frozenset[str] = frozenset({"parameters", "head", "batch_size", "precision", "compile"})
+"""Options that :func:`wildtta.adapt` takes itself, whatever the method."""
 
 _TITLES = frozenset({"name", "model_name"})
 """Fields that title a row and do not change its numbers."""
@@ -57,17 +45,21 @@ class Cell:
         weights: a safetensors file with the model's weights, where the model doesn't bring them.
         method: a name of :func:`wildtta.methods`.
         options: the method's options and those of :func:`wildtta.adapt`.
-        scenario: one of :data:`SCENARIOS`.
+        regularise: before the stream, so many steps of R and I alone on random batches of the same corrupted
+            images, which are not scored (:mod:`wildtta.bench.regularise`).
+        scenario: one of :data:`wildtta.streams.SCENARIOS`.
         scenario_options: the scenario's options (``ratio``, ``draws``, ``gamma``, ``order`` ...).
         data: ``glyphs``, ``imagenet-c``, ``imagenet-r`` ..., ``folder`` (:mod:`wildtta.bench.datasets`).
-        data_options: ``split`` (``all``, ``first-half``, ``second-half``, ``first-classes``, ``second-classes``) and
-            the data set's own options.
+        data_options: ``split`` (``all``, ``first-half``, ``second-half``, ``first-classes``,
+            ``second-classes``) and the data set's own options.
         corruptions: names in stream order; empty for clean images.
         severity: 1 to 5 (meaningless, and 0, for clean images).
         batch_size: images per batch.
-        seed: decides the stream and every random draw of the method (the corruptions' noise is part of the data).
+        seed: decides the stream and every random draw of the method (the corruptions' noise is part of the
+            data).
         limit: images in the whole stream at most (:func:`wildtta.bench.streaming.stream_of`).
-        protocol: preprocessing; ``auto`` is the data set's own (``glyphs``, or ``paper`` for ImageNet's sets).
+        protocol: preprocessing; ``auto`` is the data set's own (``glyphs``, or ``paper`` for ImageNet's
+            sets).
         measure: diagnostics beyond accuracy, calibration and cost; names of :data:`MEASURES`.
         measure_options: per diagnostic, its options.
         name: title of the method in tables (``SAR² without R``); not part of the identity.
@@ -79,6 +71,7 @@ class Cell:
     weights: str | None = None
     method: str = "none"
     options: Mapping[str, Any] = field(default_factory=dict)
+    regularise: int = 0
     scenario: str = "mild"
     scenario_options: Mapping[str, Any] = field(default_factory=dict)
     data: str = "glyphs"
@@ -98,22 +91,19 @@ class Cell:
         for text in ("model", "method", "scenario", "data", "protocol"):
             if not isinstance(getattr(self, text), str) or not getattr(self, text):
                 raise BenchError(f"{text} must be a non-empty text, got {getattr(self, text)!r}")
-        for number, least in (("severity", 0), ("batch_size", 1), ("seed", 0)):
+        for number, least in (("severity", 0), ("batch_size", 1), ("seed", 0), ("regularise", 0)):
             value = getattr(self, number)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise BenchError(f"{number} must be a whole number of at least {least}, got {value!r}")
         if self.limit is not None and (not isinstance(self.limit, int) or self.limit < 1):
             raise BenchError(f"limit must be a number of images or absent, got {self.limit!r}")
-        if self.scenario not in SCENARIOS:
-            raise BenchError(f"unknown scenario {self.scenario!r}; there are {', '.join(SCENARIOS)}")
+        refuse_unknown([self.scenario], SCENARIOS, "unknown scenario {}")
         for names in ("corruptions", "measure"):
             value = getattr(self, names)
             if isinstance(value, str) or not all(isinstance(name, str) for name in value):
                 raise BenchError(f"{names} must be a list of names, got {value!r}")
             object.__setattr__(self, names, tuple(value))
-        unknown = [name for name in self.measure if name not in MEASURES]
-        if unknown:
-            raise BenchError(f"unknown measure {unknown[0]!r}; there are {', '.join(MEASURES)}")
+        refuse_unknown(self.measure, MEASURES, "unknown measure {}")
         if self.scenario not in MULTI_DOMAIN and len(self.corruptions) > 1:
             raise BenchError(
                 f"scenario {self.scenario!r} takes one corruption per cell, got {len(self.corruptions)}; "
@@ -123,23 +113,48 @@ class Cell:
             value = getattr(self, mapping)
             if not isinstance(value, Mapping):
                 raise BenchError(f"{mapping} must be a table of names and values, got {value!r}")
-            object.__setattr__(self, mapping, _plain(value, mapping))
+            object.__setattr__(self, mapping, plain(value, mapping))
         if not self.corruptions:
             object.__setattr__(self, "severity", 0)
+
+    @property
+    def config(self) -> Method:
+        """The method with its options; an unknown name, or a value that it refuses, is an error."""
+        from wildtta.methods.registry import get_method
+
+        own = {name: value for name, value in self.options.items() if name not in OF_ADAPT}
+        try:
+            return get_method(self.method, **each_value(own, infinite))
+        except (TypeError, ValueError) as error:
+            raise BenchError(str(error)) from error
 
     @cached_property
     def key(self) -> str:
         """16 hexadecimal digits of the SHA-256 of the canonical JSON of what decides the numbers.
 
-        Fields at their default are left out, so that a new field doesn't orphan the journals written before it.
+        The method's options are those in force, given or default. Other fields at their default are left out,
+        so that a new field doesn't orphan the journals written before it.
         """
-        decisive = {
-            f.name: _listed(getattr(self, f.name))
-            for f in fields(self)
-            if f.name not in _TITLES and getattr(self, f.name) != _default(f)
-        }
-        canonical = json.dumps(_integral(decisive), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        usual = {entry.name: {} if entry.default is MISSING else entry.default for entry in fields(self)}
+        decisive = {name: getattr(self, name) for name in usual if getattr(self, name) != usual[name]}
+        decisive = {name: value for name, value in decisive.items() if name not in _TITLES}
+        decisive["options"] = {name: value for name, value in self.options.items() if name in OF_ADAPT}
+        decisive["resolved"] = self._resolved()
+        canonical = json.dumps(each_value(plain(decisive, "cell"), integral), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+    def _resolved(self) -> dict[str, Any]:
+        from wildtta.methods.registry import config_classes
+
+        try:
+            return self.config.identity()
+        except BenchError:
+            own = {name: value for name, value in self.options.items() if name not in OF_ADAPT}
+            known = config_classes().get(self.method)
+            if known is None or not set(own) <= {entry.name for entry in fields(known)}:
+                raise
+            # It cannot run as it stands (DDA without a diffusion model), but a plan may hold it.
+            return {"given": own}
 
     @property
     def title(self) -> str:
@@ -151,29 +166,35 @@ class Cell:
         """The model's title in tables."""
         return self.model_name or self.model
 
-    def describe(self) -> str:
-        """One line for people."""
-        world = "clean" if not self.corruptions else f"{_short(self.corruptions)} {self.severity}"
-        return f"{self.model_title} {self.title} {self.scenario} {world} batch {self.batch_size} seed {self.seed}"
+    @property
+    def shift(self) -> str:
+        """``fog 5``, ``15 corruptions 5`` or ``clean``."""
+        few = ", ".join(self.corruptions) if len(self.corruptions) < 3 else f"{len(self.corruptions)} corruptions"
+        return f"{few} {self.severity}" if self.corruptions else "clean"
 
-    def with_(self, **changes: Any) -> Cell:
-        """A copy with some fields changed."""
-        return replace(self, **changes)
+    def describe(self) -> str:
+        """One line for people (:func:`told_apart` where several cells are shown)."""
+        where = f"{self.model_title} {self.title} {self.scenario} {self.shift}"
+        return f"{where} batch {self.batch_size} seed {self.seed}"
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for ``json.dumps``; :meth:`from_json` is the inverse."""
-        return {f.name: _listed(getattr(self, f.name)) for f in fields(self)}
+        return {entry.name: plain(getattr(self, entry.name), entry.name) for entry in fields(self)}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Cell:
         """A cell from :meth:`to_json`'s values; an unknown field is an error."""
-        known = {f.name for f in fields(cls)}
-        unknown = sorted(set(values) - known)
-        if unknown:
-            raise BenchError(f"unknown field {unknown[0]!r} in a cell; there are {', '.join(sorted(known))}")
+        refuse_unknown(values, sorted(entry.name for entry in fields(cls)), "unknown field {} in a cell")
         if "model" not in values:
             raise BenchError("a cell needs a model")
         return cls(**values)
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Cell:
+        """The cell of a row, with the row's own key: the method may be gone by now or have other defaults."""
+        cell = cls.from_json(row["cell"])
+        cell.__dict__["key"] = row["key"]
+        return cell
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Cell) and self.key == other.key
@@ -182,43 +203,21 @@ class Cell:
         return hash(self.key)
 
 
-def _default(entry: Field[Any]) -> Any:
-    return entry.default_factory() if entry.default_factory is not MISSING else entry.default
+def told_apart(cells: Sequence[Cell]) -> dict[str, str]:
+    """Key to a line for people; where two cells have the same line, the fields that differ are added."""
+    alike: dict[str, dict[str, Cell]] = {}
+    for cell in cells:
+        alike.setdefault(cell.describe(), {})[cell.key] = cell
+    lines = {}
+    for text, group in alike.items():
+        values = {key: cell.to_json() for key, cell in group.items()}
+        names = [name for name in next(iter(values.values())) if len({str(v[name]) for v in values.values()}) > 1]
+        for key, value in values.items():
+            lines[key] = ", ".join([text, *(f"{name} {_words(value[name])}" for name in names)])
+    return lines
 
 
-def _short(corruptions: tuple[str, ...]) -> str:
-    return corruptions[0] if len(corruptions) == 1 else f"{len(corruptions)} corruptions"
-
-
-def _listed(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_listed(item) for item in value]
-    if isinstance(value, Mapping):
-        return {name: _listed(item) for name, item in value.items()}
-    return value
-
-
-def _plain(value: Any, where: str) -> Any:
-    """JSON values only; infinity becomes the text ``inf`` (JSON has no such number)."""
-    if isinstance(value, Mapping):
-        return {str(name): _plain(item, f"{where}.{name}") for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item, where) for item in value]
-    if isinstance(value, float) and math.isinf(value):
-        return "inf" if value > 0 else "-inf"
-    if isinstance(value, float) and math.isnan(value):
-        raise BenchError(f"{where} is not a number")
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    raise BenchError(f"{where} must be made of numbers, texts, lists and tables, got {type(value).__name__}")
-
-
-def _integral(value: Any) -> Any:
-    """``1.0`` and ``1`` are the same number and give the same key."""
+def _words(value: Any) -> str:
     if isinstance(value, dict):
-        return {name: _integral(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_integral(item) for item in value]
-    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-        return int(value)
-    return value
+        return " ".join(f"{name}={item}" for name, item in value.items()) or "none"
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,22 +1,24 @@
 """What a cell measures beyond accuracy, calibration and cost, because its ``measure`` asks for it.
 
-===================  =================================================================================================
+===================  =====================================================================================
 ``representation``   R (columns and rows) and I of every batch's features before its update: into ``series``
-``health``           after the stream: R, R of rows, I and the class of the mean feature over the stream's images
+``health``           after the stream: R, R of rows, I and the class of the mean feature
 ``sparsity``         after the stream: percent of the feature dimensions that are near zero (table M)
 ``predictions``      predicted class and label along the stream, thinned (figure 2)
 ``scatter``          before the stream: entropy and gradient norm of single images (figure 3c)
 ``tsne``             after the stream: features of some classes in the plane (figure 8)
 ``surface``          after the stream: entropy around the weights (figures 9, C)
-===================  =================================================================================================
+===================  =====================================================================================
 
-Options (``measure_options = { surface = { steps = 21 } }``): ``images`` for all that look at images; ``classes`` and
-``per_class`` of tsne; ``steps`` and ``span`` of surface.
+Options (``measure_options = { surface = { steps = 21 } }``): ``images`` for all that look at images;
+``classes`` and ``per_class`` of tsne; ``steps`` and ``span`` of surface.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,7 +27,7 @@ from torch import Tensor, nn
 
 from wildtta.bench.cell import Cell
 from wildtta.bench.datasets import Images
-from wildtta.bench.errors import BenchError
+from wildtta.bench.errors import refuse_unknown
 from wildtta.metrics import (
     FeatureStatistics,
     StreamRecord,
@@ -35,7 +37,7 @@ from wildtta.metrics import (
     features,
     tsne,
 )
-from wildtta.network import inspect_network
+from wildtta.network import Network, inspect_network
 from wildtta.streams import Stream
 
 _DEFAULTS: dict[str, dict[str, Any]] = {
@@ -51,42 +53,29 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 
 def diagnostic_options(cell: Cell) -> dict[str, dict[str, Any]]:
     """Per measure that the cell asks for its options with defaults filled in; unknown ones are an error."""
-    chosen: dict[str, dict[str, Any]] = {}
-    foreign = sorted(set(cell.measure_options) - set(cell.measure))
-    if foreign:
-        raise BenchError(f"measure_options has {foreign[0]!r}, which is not in measure {list(cell.measure)}")
-    for name in cell.measure:
-        given = cell.measure_options.get(name, {})
-        unknown = sorted(set(given) - set(_DEFAULTS[name]))
-        if unknown:
-            raise BenchError(
-                f"the measure {name!r} has no option {unknown[0]!r}; it takes {', '.join(_DEFAULTS[name]) or 'none'}"
-            )
-        chosen[name] = {**_DEFAULTS[name], **given}
-    return chosen
+    refuse_unknown(cell.measure_options, cell.measure, "measure_options has {}, which is not in measure")
+    for name, given in cell.measure_options.items():
+        refuse_unknown(given, _DEFAULTS[name], f"the measure {name!r} has no option {{}}")
+    return {name: {**_DEFAULTS[name], **cell.measure_options.get(name, {})} for name in cell.measure}
 
 
 class Diagnostics:
     """The diagnostics of one cell: before, during and after its stream."""
 
     def __init__(self, cell: Cell, network: nn.Module, images: Images, stream: Stream) -> None:
-        self._cell = cell
-        self._network = network
-        self._images = images
-        self._stream = stream
+        self._cell, self._network, self._images, self._stream = cell, network, images, stream
         self._options = diagnostic_options(cell)
-        self._facts = inspect_network(network, cell.options.get("head", "auto")) if self._options else None
         self._found: dict[str, Any] = {}
 
-    @property
-    def _head(self) -> nn.Linear:
-        assert self._facts is not None
-        return self._facts.head
+    @cached_property
+    def _facts(self) -> Network:
+        return inspect_network(self._network, self._cell.options.get("head", "auto"))
 
     def before(self) -> None:
-        """What concerns the unadapted network."""
+        """What concerns the network before its first batch."""
+        if self._options:
+            _ = self._facts  # found while nothing is adapted yet
         if "scatter" in self._options:
-            assert self._facts is not None
             modules = dict(self._network.named_modules())
             norms = [p for name in self._facts.norm_names for p in modules[name].parameters(recurse=False)]
             inputs = torch.cat(list(self._inputs(self._options["scatter"]["images"])))
@@ -96,21 +85,24 @@ class Diagnostics:
         """What concerns a batch before it is learned from."""
         if "representation" not in self._options:
             return {}
-        return batch_redundancy_and_inequity(features(self._network, self._head, inputs), self._head)
+        return batch_redundancy_and_inequity(self._features(inputs), self._facts.head)
 
     def after(self, record: StreamRecord) -> dict[str, Any]:
         """What concerns the stream as a whole and the network at its end; then everything that was found."""
-        later: dict[str, Callable[[dict[str, Any]], Any]] = {
+        later: dict[str, Callable[..., Any]] = {
             "health": self._health,
             "sparsity": self._sparsity,
             "tsne": self._tsne,
             "surface": self._surface,
-            "predictions": lambda options: _predictions(record, options["points"]),
+            "predictions": lambda points: _predictions(record, points),
         }
         for name, options in self._options.items():
             if name in later:
-                self._found[name] = later[name](options)
+                self._found[name] = later[name](**options)
         return self._found
+
+    def _features(self, inputs: Tensor) -> Tensor:
+        return features(self._network, self._facts.head, inputs)
 
     def _inputs(self, count: int) -> Iterator[Tensor]:
         """The stream's first inputs, batch by batch."""
@@ -119,36 +111,27 @@ class Diagnostics:
     def _statistics(self, count: int, *, moments: bool) -> FeatureStatistics:
         statistics = FeatureStatistics(moments=moments)
         for inputs in self._inputs(count):
-            statistics.update(features(self._network, self._head, inputs))
+            statistics.update(self._features(inputs))
         return statistics
 
-    def _health(self, options: dict[str, Any]) -> dict[str, Any]:
-        return self._statistics(options["images"], moments=True).health(self._head)
+    def _health(self, images: int) -> dict[str, Any]:
+        return self._statistics(images, moments=True).health(self._facts.head)
 
-    def _sparsity(self, options: dict[str, Any]) -> dict[str, float]:
-        return self._statistics(options["images"], moments=False).sparsity()
+    def _sparsity(self, images: int) -> dict[str, float]:
+        return self._statistics(images, moments=False).sparsity()
 
-    def _tsne(self, options: dict[str, Any]) -> dict[str, Any]:
-        chosen = _some_of_each_class(self._images.labels[self._stream.index], options["classes"], options["per_class"])
-        part = Stream(
-            scenario=self._stream.scenario,
-            domains=self._stream.domains,
-            domain=self._stream.domain[chosen],
-            index=self._stream.index[chosen],
-            batch_size=self._stream.batch_size,
-        )
-        rows = torch.cat([features(self._network, self._head, inputs) for inputs in self._images.batches(part)])
-        plane = tsne(rows, seed=self._cell.seed)
+    def _tsne(self, classes: int, per_class: int) -> dict[str, Any]:
+        stream = self._stream
+        chosen = _some_of_each_class(self._images.labels[stream.index], classes, per_class)
+        part = replace(stream, domain=stream.domain[chosen], index=stream.index[chosen], breaks=(0,), resets=(0,))
+        plane = tsne(torch.cat(list(map(self._features, self._images.batches(part)))), seed=self._cell.seed)
         return {
             "points": [[round(float(x), 3), round(float(y), 3)] for x, y in plane],
             "labels": self._images.labels[part.index].tolist(),
         }
 
-    def _surface(self, options: dict[str, Any]) -> dict[str, Any]:
-        inputs = list(self._inputs(options["images"]))
-        return entropy_surface(
-            self._network, inputs, steps=options["steps"], span=options["span"], seed=self._cell.seed
-        )
+    def _surface(self, images: int, steps: int, span: float) -> dict[str, Any]:
+        return entropy_surface(self._network, list(self._inputs(images)), steps=steps, span=span, seed=self._cell.seed)
 
 
 def _predictions(record: StreamRecord, points: int) -> dict[str, list[int]]:
@@ -162,7 +145,7 @@ def _predictions(record: StreamRecord, points: int) -> dict[str, list[int]]:
 
 
 def _some_of_each_class(labels: np.ndarray[Any, Any], classes: int, per_class: int) -> np.ndarray[Any, Any]:
-    """Positions of up to ``per_class`` samples of each of the ``classes`` classes that occur most, in stream order."""
+    """Positions of up to ``per_class`` samples of each of the most frequent classes, in stream order."""
     present, counts = np.unique(labels, return_counts=True)
     chosen = present[np.argsort(-counts, kind="stable")][:classes]
     return np.sort(np.concatenate([np.flatnonzero(labels == label)[:per_class] for label in chosen]))

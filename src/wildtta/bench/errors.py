@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class BenchError(Exception):
-    """A request that cannot be run as it stands; the message says what was expected, what came and what to do."""
+    """A request that cannot be run as it stands; the message says what was expected and what to do."""
 
 
 class JournalError(BenchError):
     """A journal that cannot be read, locked or written."""
+
+
+def refuse_unknown(names: Iterable[str], known: Iterable[str], saying: str) -> None:
+    """Raise an error for the first name that is not known: ``saying`` with that name, and what there is."""
+    choices = list(known)
+    for name in names:
+        if name not in choices:
+            raise BenchError(f"{saying.format(repr(name))}; there are {', '.join(choices) or 'none'}")
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or its kind where it has none."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -1,17 +1,17 @@
 """A grid of cells from a TOML file.
 
-Every combination of a grid's models, methods, scenarios, corruptions, severities, batch sizes and seeds is a cell::
+Every combination of models, methods, scenarios, corruptions, severities, batch sizes and seeds is a cell::
 
     [defaults]                          # any field of a cell, for all grids of the file
     data = "folder"
     data_options = { split = "second-half" }
     protocol = "paper"
 
-    [models.rn26_gn]                    # names for models; a grid may also name a model directly ("timm:resnet50_gn")
+    [models.rn26_gn]                    # a name for a model; "timm:resnet50_gn" may also stand in the list
     model = "load.py:classifier"
     model_options = { name = "rn26_gn" }
 
-    [methods.sar2-only-I]               # names for methods with options; the bare names of wildtta.methods() are known
+    [methods.sar2-only-I]               # a name for a method with options
     method = "sar2"
     options = { redundancy = "null" }
     title = "SAR² without R"            # optional: how tables print it
@@ -20,21 +20,22 @@ Every combination of a grid's models, methods, scenarios, corruptions, severitie
     models = ["rn26_gn", "glyphs:vit"]
     methods = ["none", "tent", "sar2", "sar2-only-I"]
     scenarios = ["mild", { scenario = "label_shift", draws = 100, ratio = inf }, "mixed"]
-    corruptions = "all"                 # the 15, or a list; "clean" for none; [["snow", "fog"]] one stream over several
-    severities = [5]                    # default [5]
-    batch_sizes = [64]                  # default [64]; the scenario "single" is always 1
-    seeds = [0, 1, 2]                   # default [0]
+    corruptions = "all"                 # the 15, or a list; "clean" for none; [["snow", "fog"]]: one stream
+    severities = [5]                    # default [5], or the field severity
+    batch_sizes = [64]                  # default [64], or the field batch_size; "single" is always 1
+    seeds = [0, 1, 2]                   # default [0], or the field seed
     limit = 4000                        # any other field of a cell
 
     [[grid.override]]                   # optional, after the grid it belongs to: changes cells that match
     match = { method = ["tent", "sar"], scenario = "label_shift" }
     set = { options = { lr = 1e-4 }, limit = 2000 }    # tables are merged, the rest is replaced
 
-Scenarios with one stream over several corruptions (mixed, continual, continual_label_shift, gradual) take the whole list
-as one cell; the others give a cell for each corruption. ``match`` compares a cell's fields, and ``method`` and ``model``
-also with the names of this file; a list means any of them. ``skip = true`` instead of ``set`` leaves matching cells
-out. The same cell in two grids is one cell. TOML has no null: write the text "null" where an option is to be None
-(``redundancy = "null"`` switches R off). Relative paths (of models, weights) are taken from the file's folder.
+Scenarios with one stream over several corruptions (mixed, continual, continual_label_shift, gradual) take the
+whole list as one cell; the others give a cell for each corruption. ``match`` compares a cell's fields, and
+``method`` and ``model`` also with the names of this file; a list means any of them. ``skip = true`` instead
+of ``set`` leaves matching cells out. The same cell in two grids is one cell. TOML has no null: write the text
+"null" where an option is to be None (``redundancy = "null"`` switches R off). Relative paths (of models,
+weights) are taken from the file's folder.
 """
 
 from __future__ import annotations
@@ -49,11 +50,16 @@ from pathlib import Path
 from typing import Any
 
 from wildtta.bench.cell import MULTI_DOMAIN, Cell
-from wildtta.bench.errors import BenchError
+from wildtta.bench.errors import BenchError, refuse_unknown
+from wildtta.bench.plain import each_value
 
 _FIELDS = frozenset(entry.name for entry in fields(Cell))
-_AXES = frozenset({"models", "methods", "scenarios", "corruptions", "severities", "batch_sizes", "seeds", "override"})
+_NUMBERS = {"severities": ("severity", 5), "batch_sizes": ("batch_size", 64), "seeds": ("seed", 0)}
+"""Axes of whole numbers: the field that each fills, and its value where neither of the two is given."""
+_AXES = frozenset({"models", "methods", "scenarios", "corruptions", "override", *_NUMBERS})
 _SETTABLE = _FIELDS - {"model", "model_options", "weights", "method", "scenario", "corruptions", "name", "model_name"}
+
+Table = Mapping[str, Any]
 
 
 def load_grid(path: str | os.PathLike[str]) -> list[Cell]:
@@ -70,40 +76,29 @@ def load_grid(path: str | os.PathLike[str]) -> list[Cell]:
 def parse_grid(text: str, *, where: str = "grid", folder: Path | None = None) -> list[Cell]:
     """The cells of a grid in TOML."""
     try:
-        content = _toml(text)
-        cells = list(_cells(content, folder or Path()))
+        cells = list(_cells(_toml(text), folder or Path()))
+        return list({cell.key: cell for cell in cells}.values())
     except BenchError as error:
         raise BenchError(f"{where}: {error}") from error
-    return list({cell.key: cell for cell in cells}.values())
 
 
-def _toml(text: str) -> dict[str, Any]:
+def _toml(text: str) -> Table:
     try:
         tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     except ImportError as error:
         raise BenchError("grids need tomli on Python 3.10: pip install 'wildtta[cli]'") from error
     try:
-        content: dict[str, Any] = tomllib.loads(text)
+        content = tomllib.loads(text)
     except ValueError as error:
         raise BenchError(f"not valid TOML: {error}") from error
-    nulled: dict[str, Any] = _with_nulls(content)
+    nulled: Table = each_value(content, lambda value: None if value == "null" else value)
     return nulled
 
 
-def _with_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _with_nulls(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_with_nulls(item) for item in value]
-    return None if value == "null" else value
-
-
-def _cells(content: Mapping[str, Any], folder: Path) -> Iterator[Cell]:
+def _cells(content: Table, folder: Path) -> Iterator[Cell]:
     _only(content, {"defaults", "models", "methods", "grid"}, "the file")
-    defaults = _table(content.get("defaults", {}), "[defaults]")
-    _only(defaults, _SETTABLE, "[defaults]")
-    models = _table(content.get("models", {}), "[models]")
-    methods = _table(content.get("methods", {}), "[methods]")
+    defaults = _only(content.get("defaults", {}), _SETTABLE, "[defaults]")
+    named = {kind: _table(content.get(kind, {}), f"[{kind}]") for kind in ("models", "methods")}
     grids = content.get("grid")
     if not isinstance(grids, list) or not grids:
         raise BenchError("no [[grid]] in the file; see `wildtta bench --help` for the format")
@@ -112,51 +107,44 @@ def _cells(content: Mapping[str, Any], folder: Path) -> Iterator[Cell]:
         _only(grid, _AXES | _SETTABLE, where)
         common = _merged(defaults, {name: value for name, value in grid.items() if name in _SETTABLE})
         overrides = [_override(entry, where) for entry in grid.get("override", [])]
-        for combination in _combinations(grid, models, methods, folder, where):
+        for combination in _combinations(grid, common, named, folder, where):
             cell = _overridden(_merged(common, combination), overrides)
             if cell is not None:
                 yield Cell.from_json(cell)
 
 
 def _combinations(
-    grid: Mapping[str, Any], models: Mapping[str, Any], methods: Mapping[str, Any], folder: Path, where: str
+    grid: Table, common: Table, named: Mapping[str, Table], folder: Path, where: str
 ) -> Iterator[dict[str, Any]]:
     for axis in ("models", "methods", "scenarios"):
         if not isinstance(grid.get(axis), list) or not grid[axis]:
             raise BenchError(f"{where} needs a list of {axis}")
     axes: list[list[Any]] = [
-        [_model(entry, models, folder, where) for entry in grid["models"]],
-        [_method(entry, methods, where) for entry in grid["methods"]],
+        [_model(entry, named["models"], folder, where) for entry in grid["models"]],
+        [_method(entry, named["methods"], where) for entry in grid["methods"]],
         [_scenario(entry, where) for entry in grid["scenarios"]],
-        _whole_numbers(grid.get("severities", [5]), "severities", where),
-        _whole_numbers(grid.get("batch_sizes", [64]), "batch_sizes", where),
-        _whole_numbers(grid.get("seeds", [0]), "seeds", where),
+        *(
+            [{name: value} for value in (_whole_numbers(grid, axis, where) or [common.get(name, usual)])]
+            for axis, (name, usual) in _NUMBERS.items()
+        ),
     ]
-    for model, method, scenario, severity, batch_size, seed in itertools.product(*axes):
-        name = scenario["scenario"]
-        for corruptions in _corruptions(grid.get("corruptions", "all"), name in MULTI_DOMAIN, where):
-            yield {
-                **model,
-                **method,
-                **scenario,
-                "corruptions": corruptions,
-                "severity": severity,
-                "batch_size": 1 if name == "single" else batch_size,
-                "seed": seed,
-            }
+    for parts in itertools.product(*axes):
+        cell = {name: value for part in parts for name, value in part.items()}
+        if cell["scenario"] == "single":
+            cell["batch_size"] = 1
+        for corruptions in _corruptions(grid.get("corruptions", "all"), cell["scenario"] in MULTI_DOMAIN, where):
+            yield {**cell, "corruptions": corruptions}
 
 
-def _model(entry: Any, named: Mapping[str, Any], folder: Path, where: str) -> dict[str, Any]:
-    values: dict[str, Any] = (
-        {"model": entry} if isinstance(entry, str) and entry not in named else _entry(entry, named, where, "model")
-    )
+def _model(entry: Any, named: Table, folder: Path, where: str) -> Table:
+    values = _entry("model", entry, named, where)
     _only(values, {"model", "model_options", "weights", "title"}, f"a model of {where}")
-    title = values.pop("title", entry if isinstance(entry, str) and entry in named else None)
     place, _, function = str(values["model"]).rpartition(":")
     if place.endswith(".py") and not Path(place).is_absolute():
         values["model"] = f"{_beside(folder, place)}:{function}"
     if values.get("weights") and not Path(values["weights"]).is_absolute():
         values["weights"] = _beside(folder, values["weights"])
+    title = values.pop("title")
     return {**values, "model_name": title}
 
 
@@ -165,31 +153,27 @@ def _beside(folder: Path, relative: str) -> str:
     return Path(os.path.normpath(folder / relative)).as_posix()
 
 
-def _method(entry: Any, named: Mapping[str, Any], where: str) -> dict[str, Any]:
-    known = isinstance(entry, str) and entry in named
-    values: dict[str, Any] = (
-        {"method": entry} if isinstance(entry, str) and not known else _entry(entry, named, where, "method")
-    )
-    title = values.pop("title", entry if known else None)
-    values.setdefault("method", entry if isinstance(entry, str) else None)
+def _method(entry: Any, named: Table, where: str) -> Table:
+    values = _entry("method", entry, named, where)
+    title, method = values.pop("title"), values.pop("method")
     # Options may stand beside the method's name: { method = "sar", lr = 1e-3 }.
-    options = {**values.pop("options", {}), **{k: v for k, v in values.items() if k != "method"}}
-    return {"method": values["method"], "options": options, "name": title}
+    return {"method": method, "options": {**values.pop("options", {}), **values}, "name": title}
 
 
-def _entry(entry: Any, named: Mapping[str, Any], where: str, kind: str) -> dict[str, Any]:
-    values = named[entry] if isinstance(entry, str) else entry
+def _entry(kind: str, entry: Any, named: Table, where: str) -> dict[str, Any]:
+    """The table that an entry of a list is or names; what is named in the file has its name for a title."""
+    known = isinstance(entry, str) and entry in named
+    values = named[entry] if known else {kind: entry} if isinstance(entry, str) else entry
     if not isinstance(values, Mapping):
         raise BenchError(f"a {kind} of {where} must be a name or a table, got {values!r}")
-    return dict(values)
+    return {kind: entry if known else None, "title": entry if known else None, **values}
 
 
-def _scenario(entry: Any, where: str) -> dict[str, Any]:
-    if isinstance(entry, str):
-        return {"scenario": entry, "scenario_options": {}}
-    if not isinstance(entry, Mapping) or "scenario" not in entry:
+def _scenario(entry: Any, where: str) -> Table:
+    values = {"scenario": entry} if isinstance(entry, str) else entry
+    if not isinstance(values, Mapping) or "scenario" not in values:
         raise BenchError(f"a scenario of {where} must be a name or a table with `scenario`, got {entry!r}")
-    return {"scenario": entry["scenario"], "scenario_options": {k: v for k, v in entry.items() if k != "scenario"}}
+    return {"scenario": values["scenario"], "scenario_options": {k: v for k, v in values.items() if k != "scenario"}}
 
 
 def _corruptions(value: Any, several: bool, where: str) -> list[list[str]]:
@@ -209,20 +193,23 @@ def _corruptions(value: Any, several: bool, where: str) -> list[list[str]]:
     return [value] if several else [[] if name == "clean" else [name] for name in value]
 
 
-def _whole_numbers(value: Any, axis: str, where: str) -> list[int]:
+def _whole_numbers(grid: Table, axis: str, where: str) -> list[int]:
+    if axis not in grid:
+        return []
+    value = grid[axis]
     if not isinstance(value, list) or not value or not all(type(entry) is int for entry in value):
         raise BenchError(f"{axis} of {where} must be a list of whole numbers, got {value!r}")
     return value
 
 
-def _override(entry: Any, where: str) -> Mapping[str, Any]:
-    _only(_table(entry, f"an override of {where}"), {"match", "set", "skip"}, f"an override of {where}")
-    _only(_table(entry.get("match", {}), "match"), _FIELDS, f"match in {where}")
-    _only(_table(entry.get("set", {}), "set"), _FIELDS, f"set in {where}")
+def _override(entry: Any, where: str) -> Table:
+    _only(entry, {"match", "set", "skip"}, f"an override of {where}")
+    for part in ("match", "set"):
+        _only(entry.get(part, {}), _FIELDS, f"{part} in {where}")
     return dict(entry)
 
 
-def _overridden(cell: dict[str, Any], overrides: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+def _overridden(cell: dict[str, Any], overrides: Sequence[Table]) -> dict[str, Any] | None:
     for override in overrides:
         if all(_matches(cell, name, wanted) for name, wanted in override.get("match", {}).items()):
             if override.get("skip"):
@@ -231,18 +218,16 @@ def _overridden(cell: dict[str, Any], overrides: Sequence[Mapping[str, Any]]) ->
     return cell
 
 
-def _matches(cell: Mapping[str, Any], name: str, wanted: Any) -> bool:
+def _matches(cell: Table, name: str, wanted: Any) -> bool:
     found = [cell.get(name)]
-    if name == "method":
-        found.append(cell.get("name"))
-    if name == "model":
-        found.append(cell.get("model_name"))
+    if name in ("method", "model"):
+        found.append(cell.get("name" if name == "method" else "model_name"))
     if name == "corruptions" and len(cell["corruptions"]) == 1:
         found += cell["corruptions"]
     return any(value in (wanted if isinstance(wanted, list) else [wanted]) or value == wanted for value in found)
 
 
-def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def _merged(base: Table, changes: Table) -> dict[str, Any]:
     merged = dict(base)
     for name, value in changes.items():
         both = isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)
@@ -250,13 +235,12 @@ def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
     return merged
 
 
-def _table(value: Any, where: str) -> Mapping[str, Any]:
+def _table(value: Any, where: str) -> Table:
     if not isinstance(value, Mapping):
         raise BenchError(f"{where} must be a table, got {value!r}")
     return value
 
 
-def _only(values: Mapping[str, Any], known: frozenset[str] | set[str], where: str) -> None:
-    unknown = sorted(set(values) - set(known))
-    if unknown:
-        raise BenchError(f"{where} has an unknown entry {unknown[0]!r}; there are {', '.join(sorted(known))}")
+def _only(values: Any, known: frozenset[str] | set[str], where: str) -> Table:
+    refuse_unknown(_table(values, where), sorted(known), f"{where} has an unknown entry {{}}")
+    return dict(values)

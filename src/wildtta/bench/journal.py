@@ -1,25 +1,29 @@
-"""The journal: one JSON line per finished cell, appended and synced, so that a kill at any moment loses nothing.
+"""The journal: one JSON line per finished cell, appended and synced; a kill at any moment loses nothing.
 
-A row is ``{"key", "cell", "status": "ok" | "failed", "reason", "metrics", "series", "diagnostics", "cost", "versions",
-"wall_s", "device", "data_note"}`` (:func:`wildtta.bench.runner.run_cell` fills it). Per key the newest row counts, and
-a row that is ok counts more than one that failed. A line is written with a single append and an ``fsync``; what a kill
-can leave behind is a torn last line, which the next opening cuts off and says so.
+A row is ``{"key", "cell", "resolved", "asked_by", "status": "ok" | "failed", "reason", "metrics", "series",
+"diagnostics", "cost", "versions", "wall_s", "device", "data_note"}`` (:func:`wildtta.bench.running.run_cell`
+fills it). Per key the newest row counts, and a row that is ok counts more than one that failed. ``asked_by``
+says who wanted the row; who asks later for a finished row adds a line ``{"key", "asked_by"}``, which reading
+puts into the row.
+
+A line is written with a single append and an ``fsync``; what a kill can leave behind is a torn last line,
+which the next opening cuts off and says so.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
-import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from wildtta.bench.errors import JournalError
+from wildtta.bench.plain import each_value, finite
 
 Row = dict[str, Any]
+Askers = Sequence[Mapping[str, Any]]
 Say = Callable[[str], None]
 
 
@@ -47,7 +51,7 @@ class Journal:
         try:
             _lock(self._descriptor, self.path)
             self._repair(say)
-            self._rows = latest(read_rows(self.path))
+            self._rows = _latest(_lines(self.path))
         except BaseException:
             os.close(self._descriptor)
             raise
@@ -58,7 +62,7 @@ class Journal:
             return
         content = self.path.read_bytes()
         start = content.rfind(b"\n") + 1
-        if _is_row(content[start:]):
+        if _parse(content[start:]) is not None:
             # The row is whole and only its line end is missing.
             self._write(b"\n")
             say(f"{self.path}: the last line lacked its end; it was completed")
@@ -71,6 +75,13 @@ class Journal:
         """Write one row and sync it to the disk; on failure the file is as before."""
         self._write(encode(row))
         _count(row, self._rows)
+
+    def add_askers(self, key: str, asked_by: Askers) -> None:
+        """Note who else asks for a row that is there; nothing is written where all are known."""
+        known = self._rows[key].get("asked_by", [])
+        new = _united(known, asked_by)[len(known) :]
+        if new:
+            self.append({"key": key, "asked_by": new})
 
     def _write(self, line: bytes) -> None:
         before = os.fstat(self._descriptor).st_size
@@ -105,24 +116,23 @@ class Journal:
     def __enter__(self) -> Journal:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 def encode(row: Row) -> bytes:
     """A row as one line; NaN and infinities become ``null`` (JSON has no such numbers)."""
-    return json.dumps(_finite(row), ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+    content = json.dumps(each_value(row, finite), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return content.encode() + b"\n"
 
 
 def read(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], *, say: Say = _silent) -> list[Row]:
-    """The rows of one journal, or of several merged: per key the one that counts (:func:`latest`).
+    """The rows of one journal, or of several merged: per key the newest, but never a failure over a success.
 
     Reads ``.jsonl`` and ``.jsonl.gz``. A torn last line is left out with a message; the file is not changed.
     """
     several = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-    return list(latest(row for path in several for row in read_rows(Path(path), say=say)).values())
+    return list(_latest(line for path in several for line in _lines(Path(path), say=say)).values())
 
 
 def merge(
@@ -132,15 +142,20 @@ def merge(
     series: bool = True,
     say: Say = _silent,
 ) -> int:
-    """Write the merged rows of several journals to a new one (``.jsonl`` or ``.jsonl.gz``); gives their number.
+    """Write the merged rows of journals to a new one (``.jsonl`` or ``.jsonl.gz``); gives their number.
 
-    Without ``series`` the rows lose what was recorded per batch, which is most of their size; tables need none of it.
+    Without ``series`` the rows lose what was recorded per batch, which is most of their size; tables need
+    none of it.
     """
     rows = read(paths, say=say)
-    if not series:
-        rows = [{**row, "series": {}} for row in rows]
+    write(rows if series else [{**row, "series": {}} for row in rows], destination)
+    return len(rows)
+
+
+def write(rows: Iterable[Row], destination: str | os.PathLike[str]) -> None:
+    """Write a whole journal (``.jsonl`` or ``.jsonl.gz``) in place of an older one, or fail and leave it."""
     target = Path(destination)
-    content = b"".join(encode(row) for row in rows)
+    content = b"".join(map(encode, rows))
     partial = target.with_name(target.name + ".partial")
     try:
         # mtime=0: the same rows give the same bytes.
@@ -149,25 +164,37 @@ def merge(
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise JournalError(f"cannot write {target}: {error.strerror}") from error
-    return len(rows)
 
 
-def latest(rows: Iterable[Row]) -> dict[str, Row]:
-    """Per key the row that counts: the newest, but never a failure over a success."""
+def _latest(lines: Iterable[Row]) -> dict[str, Row]:
     chosen: dict[str, Row] = {}
-    for row in rows:
-        _count(row, chosen)
+    for line in lines:
+        _count(line, chosen)
     return chosen
 
 
-def _count(row: Row, chosen: dict[str, Row]) -> None:
-    before = chosen.get(row["key"])
-    if before is None or row["status"] == "ok" or before["status"] != "ok":
-        chosen[row["key"]] = row
+def _count(line: Row, chosen: dict[str, Row]) -> None:
+    """Take in a line: the newest row counts, never a failure over a success; everybody who asked stays."""
+    before = chosen.get(line["key"])
+    if before is None and "cell" not in line:
+        return
+    newer = before is None or ("cell" in line and (line["status"] == "ok" or before["status"] != "ok"))
+    counts = line if before is None or newer else before
+    asked_by = _united((before or {}).get("asked_by", []), line.get("asked_by", []))
+    chosen[line["key"]] = {**counts, "asked_by": asked_by} if asked_by else counts
 
 
-def read_rows(path: Path, *, say: Say = _silent) -> list[Row]:
-    """All rows of one file in order, superseded ones too."""
+def _united(known: Askers, more: Askers) -> list[Any]:
+    """``known`` and then what of ``more`` is not among them, as it comes back from JSON."""
+    united = list(known)
+    for asker in each_value(more, finite):
+        if asker not in united:
+            united.append(asker)
+    return united
+
+
+def _lines(path: Path, *, say: Say = _silent) -> list[Row]:
+    """All lines of one file in order, superseded rows too."""
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, gzip.BadGzipFile) as error:
@@ -196,39 +223,20 @@ def _parse(line: bytes) -> Row | None:
         row = json.loads(line)
     except ValueError:
         return None
-    if (
-        isinstance(row, dict)
-        and isinstance(row.get("key"), str)
-        and "cell" in row
-        and row.get("status") in ("ok", "failed")
-    ):
-        return row
-    return None
-
-
-def _is_row(line: bytes) -> bool:
-    return _parse(line) is not None
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _finite(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
+    if not isinstance(row, dict) or not isinstance(row.get("key"), str):
         return None
-    return value
+    complete = "cell" in row and row.get("status") in ("ok", "failed")
+    return row if complete or ("cell" not in row and isinstance(row.get("asked_by"), list)) else None
 
 
 def _lock(descriptor: int, path: Path) -> None:
     """One writer at a time; the kernel drops the lock when the process ends, however it ends."""
-    try:
-        import fcntl
-    except ImportError:  # no advisory locks on this system
+    if os.name != "posix":  # no advisory locks
         return
+    import fcntl
+
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        raise JournalError(
-            f"{path} is being written by another process; wait for it or choose another journal"
-        ) from error
+        message = f"{path} is being written by another process; wait for it or choose another journal"
+        raise JournalError(message) from error

@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 
-from wildtta.bench.campaign import Observer, Outcome, run_cells
 from wildtta.bench.cell import Cell
-from wildtta.bench.checks import check_cells
-from wildtta.bench.cluster import RayPool
-from wildtta.bench.errors import BenchError
-from wildtta.bench.execute import Conditions
-from wildtta.bench.gpu_sharing import sharing_hint
-from wildtta.bench.journal import Journal
-from wildtta.bench.local import InProcess, Processes
-from wildtta.bench.pool import Pool
-from wildtta.bench.progress import observer_for
+from wildtta.bench.datasets import check_data
+from wildtta.bench.diagnostics import diagnostic_options
+from wildtta.bench.errors import BenchError, refuse_unknown
+from wildtta.bench.journal import Askers, Journal, Row
+from wildtta.bench.models import check_model
+from wildtta.bench.running import Conditions
+from wildtta.bench.streaming import SPLITS, stream_options
+from wildtta.bench.watching import Display, Observer, TensorBoard
+from wildtta.bench.workers import InProcess, Notice, Pool, Processes, RayPool
+
+
+@dataclass
+class Outcome:
+    """What a launch did."""
+
+    rows: list[Row] = field(default_factory=list)
+    """The rows of its cells, in the cells' order: those of this run and those found in the journal."""
+    ran: int = 0
+    found: int = 0
+    failed: int = 0
 
 
 def launch(
@@ -33,6 +46,7 @@ def launch(
     loaders: int | None = None,
     tensorboard: str | None = None,
     observer: Observer | None = None,
+    asked_by: Mapping[str, Askers] | None = None,
 ) -> Outcome:
     """Check the cells, run what the journal doesn't hold yet, and write every row down as it comes.
 
@@ -45,39 +59,109 @@ def launch(
         per_device: cells at a time on each device.
         ray: ``auto`` or an address: run on a Ray cluster instead of this machine.
         threads: CPU threads of each worker.
-        loaders: decoding processes of each worker for data that don't fit into memory; None: some for a GPU, else none.
+        loaders: decoding processes of each worker for data that don't fit into memory; None: some for a GPU,
+            else none.
         tensorboard: folder for TensorBoard's files.
         observer: who is told what happens; by default a progress bar or lines on the standard error.
+        asked_by: a cell's key to who wants its row (plain JSON objects); rows keep it, also those found in
+            the journal.
     """
     if per_device < 1 or threads < 1:
         raise BenchError(f"per_device and threads must be at least 1, got {per_device} and {threads}")
-    folder = None if root is None else str(root)
-    check_cells(cells, folder)
-    watching = observer or observer_for(tensorboard=tensorboard)
+    check_cells(cells, None if root is None else str(root))
+    wanted = {cell.key: cell for cell in cells}
+    watching = observer or Display(cells)
+    curves = None if tensorboard is None else TensorBoard(tensorboard)
     devices = [] if ray is not None and device == "auto" else devices_named(device)
     hint = None if ray is not None else sharing_hint(devices, per_device)
     if hint is not None:
         watching.notice(hint)
-    on_gpu = any(name.startswith("cuda") for name in devices)
-    share = max(1, (os.cpu_count() or 1) // max(1, len(devices) * per_device))
-    decoding = loaders if loaders is not None else min(8, share) if on_gpu else 0
     conditions = Conditions(
-        root=folder, source=None if source is None else str(source), threads=threads, loaders=decoding
+        root=None if root is None else str(root),
+        source=None if source is None else str(source),
+        threads=threads,
+        loaders=_loaders(devices, per_device) if loaders is None else loaders,
     )
-    if journal is None:
-        return run_cells(cells, _pool(conditions, device, devices, per_device, ray), observer=watching)
-    with Journal(journal, say=watching.notice) as book:
+    outcome, asking = Outcome(), asked_by or {}
+    with ExitStack() as stack:
+        book = None if journal is None else stack.enter_context(Journal(journal, say=watching.notice))
+        rows = _found(book, wanted, asking, watching)
+        missing = [cell for key, cell in wanted.items() if rows.get(key, {}).get("status") != "ok"]
+        outcome.found = len(wanted) - len(missing)
         # Workers start only after the journal is known to be good and ours.
-        return run_cells(cells, _pool(conditions, device, devices, per_device, ray), journal=book, observer=watching)
+        pool = _pool(conditions, device, devices, per_device, ray)
+        watching.begin(len(wanted), outcome.found, pool.workers)
+        stack.callback(watching.end)
+        events = pool.run(missing, watching.running)
+        stack.callback(events.close)
+        for event in events if missing else ():
+            if isinstance(event, Notice):
+                watching.notice(event.text)
+                continue
+            row = {**event, "asked_by": list(asking[event["key"]])} if asking.get(event["key"]) else event
+            if book is not None:
+                book.append(row)
+            else:
+                rows[row["key"]] = row
+            outcome.ran += 1
+            outcome.failed += row["status"] != "ok"
+            if curves is not None:
+                curves.write(row)
+            watching.finished(row)
+        if book is not None:
+            rows = {row["key"]: row for row in book.rows}
+    outcome.rows = [rows[key] for key in wanted if key in rows]
+    return outcome
+
+
+def _found(
+    book: Journal | None, wanted: Mapping[str, Cell], asking: Mapping[str, Askers], watching: Observer
+) -> dict[str, Row]:
+    """The journal's rows by key, after noting in it who asks now for those that are finished."""
+    if book is None:
+        return {}
+    finished = book.finished()
+    for key in wanted:
+        if key in finished:
+            book.add_askers(key, asking.get(key, ()))
+    old = sum("resolved" not in row for row in book.rows if row["status"] == "ok")
+    if old:
+        watching.notice(
+            f"{book.path}: {old} rows are of version 0.1 and don't count here; `wildtta migrate` translates them"
+        )
+    return {row["key"]: row for row in book.rows}
+
+
+def check_cells(cells: Iterable[Cell], root: str | None) -> None:
+    """Raise :class:`BenchError` for the first cell that cannot run as it stands; reads nothing large.
+
+    Asked before the first cell runs, so that a misspelt name costs seconds and not a night.
+    """
+    models: set[tuple[str, str | None]] = set()
+    for cell in cells:
+        _ = cell.config
+        stream_options(cell)
+        diagnostic_options(cell)
+        check_data(cell, root)
+        refuse_unknown([cell.data_options.get("split", "all")], SPLITS, "unknown split {}")
+        if cell.scenario == "single" and cell.batch_size != 1:
+            raise BenchError(f"scenario 'single' means batches of one image, got batch_size {cell.batch_size}")
+        if (cell.model, cell.weights) not in models:
+            check_model(cell)
+            models.add((cell.model, cell.weights))
+
+
+def _loaders(devices: Sequence[str], per_device: int) -> int:
+    """Decoding processes of a worker, where a GPU waits for images: its share of the cores, 8 at most."""
+    share = max(1, (os.cpu_count() or 1) // max(1, len(devices) * per_device))
+    return min(8, share) if any(name.startswith("cuda") for name in devices) else 0
 
 
 def _pool(conditions: Conditions, device: str, devices: list[str], per_device: int, ray: str | None) -> Pool:
     if ray is not None:
         return RayPool(ray, conditions, gpu=None if device == "auto" else devices[0] != "cpu", per_device=per_device)
     slots = [name for name in devices for _ in range(per_device)]
-    if len(slots) == 1:
-        return InProcess(slots[0], conditions)
-    return Processes(slots, conditions)
+    return InProcess(slots[0], conditions) if len(slots) == 1 else Processes(slots, conditions)
 
 
 def devices_named(device: str) -> list[str]:
@@ -91,7 +175,21 @@ def devices_named(device: str) -> list[str]:
         return gpus
     chosen = [name.strip() for name in device.split(",") if name.strip()]
     known = {"cpu", *gpus, *(["mps"] if torch.backends.mps.is_available() else [])}
-    wrong = [name for name in chosen if name not in known]
-    if wrong or not chosen:
-        raise BenchError(f"no device {wrong[0] if wrong else device!r} here; there are {', '.join(sorted(known))}")
+    refuse_unknown(chosen or [device], sorted(known), "no device {} here")
     return chosen
+
+
+def sharing_hint(devices: Sequence[str], per_device: int, environment: Mapping[str, str] = os.environ) -> str | None:
+    """What to do for several processes on one GPU to run side by side; None where nothing is amiss.
+
+    Without NVIDIA's multi-process service they get time slices, and small networks leave the GPU idle most of
+    the time.
+    """
+    # The service listens where the environment's processes would look for it.
+    service = Path(environment.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")) / "control"
+    if per_device == 1 or service.exists() or not any(name.startswith("cuda") for name in devices):
+        return None
+    return (
+        f"{per_device} processes share a GPU and take turns on it: small networks run several times faster side by "
+        "side. Start NVIDIA's multi-process service first: nvidia-cuda-mps-control -d"
+    )

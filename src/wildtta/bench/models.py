@@ -1,17 +1,15 @@
 """A network from its name in a cell.
 
-======================================  ==============================================================================
-``glyphs:NAME``                         an embedded network (``resnet_gn``, ``vit``), trained on glyphs
-``timm:NAME``                           ``timm.create_model``; pretrained unless ``pretrained = false`` or a weights
-                                        file is given
-``torchvision:NAME``                    ``torchvision.models.get_model``; ``NAME.WEIGHTS`` picks other weights than
-                                        ``IMAGENET1K_V1``
-``package.module:function``             the user's own code; called with the cell's ``model_options`` and, where it has
-``path/to/file.py:function``            such a parameter, ``weights`` (else the file is loaded into what it returns)
-======================================  ==============================================================================
+- ``glyphs:NAME``: an embedded network (``resnet_gn``, ``vit``), trained on glyphs.
+- ``timm:NAME``: ``timm.create_model``; pretrained unless ``pretrained = false`` or a weights file is given.
+- ``torchvision:NAME``: ``torchvision.models.get_model``; ``NAME.WEIGHTS`` picks other weights than
+  ``IMAGENET1K_V1``.
+- ``package.module:function`` or ``path/to/file.py:function``: the user's own code, called with the cell's
+  ``model_options`` and, where it has such a parameter, ``weights`` (else the file is loaded into what it
+  returns).
 
-A weights file is safetensors. ``pretrained = false`` gives the architecture with random weights (the same ones every
-time): it exercises everything and means nothing.
+A weights file is safetensors. ``pretrained = false`` gives the architecture with random weights (the same
+ones every time): it exercises everything and means nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ import torch
 from torch import nn
 
 from wildtta.bench.cell import Cell
-from wildtta.bench.errors import BenchError
+from wildtta.bench.errors import BenchError, first_line, refuse_unknown
 
 PINNED: dict[str, str] = {
     "resnet50_gn": "resnet50_gn.a1h_in1k",
@@ -44,10 +42,10 @@ _FORMS = "glyphs:NAME, timm:NAME, torchvision:NAME, package.module:function or p
 
 def build_model(cell: Cell) -> nn.Module:
     """A new network in evaluation mode, on the CPU; the same weights every time."""
-    maker = _maker(cell.model)
+    make = _maker(cell.model)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        network = maker(dict(cell.model_options), cell.weights)
+        network = make(dict(cell.model_options), cell.weights)
     if not isinstance(network, nn.Module):
         raise BenchError(f"model {cell.model!r} gave {type(network).__name__}; expected a torch.nn.Module")
     return network.eval()
@@ -70,32 +68,22 @@ def weights_digest(network: nn.Module) -> str:
 
 
 Maker = Callable[[dict[str, Any], str | None], Any]
+"""From the cell's ``model_options`` and its weights file to a network."""
 
 
 def _maker(model: str) -> Maker:
     kind, _, name = model.rpartition(":")
     if not kind or not name:
         raise BenchError(f"unknown model {model!r}; expected {_FORMS}")
-    if kind == "glyphs":
-        return _glyphs(name)
-    if kind == "timm":
-        return _timm(name)
-    if kind == "torchvision":
-        return _torchvision(name)
-    return _own(kind, name)
+    known = {"glyphs": _glyphs, "timm": _timm, "torchvision": _torchvision}
+    return known[kind](name) if kind in known else _own(kind, name)
 
 
 def _glyphs(name: str) -> Maker:
     from wildtta import glyphs
 
-    if name not in glyphs.NETWORKS:
-        raise BenchError(f"unknown model 'glyphs:{name}'; there are {', '.join(glyphs.NETWORKS)}")
-
-    def make(options: dict[str, Any], weights: str | None) -> nn.Module:
-        network = glyphs.network(name, **options)
-        return network if weights is None else _loaded(network, weights)
-
-    return make
+    refuse_unknown([name], glyphs.NETWORKS, "glyphs has no network {}")
+    return lambda options, weights: _loaded(glyphs.network(name, **options), weights)
 
 
 def _timm(name: str) -> Maker:
@@ -105,19 +93,10 @@ def _timm(name: str) -> Maker:
         hint = f"; near: {', '.join(near)}" if near else ""
         raise BenchError(f"timm has no model {name!r}{hint}")
 
-    def make(options: dict[str, Any], weights: str | None) -> nn.Module:
-        pretrained = bool(options.pop("pretrained", weights is None))
-        full = PINNED.get(name, name) if pretrained else name
-        try:
-            network: nn.Module = timm.create_model(full, pretrained=pretrained, **options)
-        except (OSError, RuntimeError) as error:
-            raise BenchError(
-                f"timm could not make {full!r}: {_first_line(error)}; where the weights cannot be fetched, give a "
-                "weights file, or pretrained = false for random ones"
-            ) from error
-        return network if weights is None else _loaded(network, weights)
+    def create(pretrained: bool, options: dict[str, Any]) -> Any:
+        return timm.create_model(PINNED.get(name, name) if pretrained else name, pretrained=pretrained, **options)
 
-    return make
+    return _from_library("timm", name, create)
 
 
 def _torchvision(name: str) -> Maker:
@@ -126,39 +105,43 @@ def _torchvision(name: str) -> Maker:
     if architecture not in models.list_models():
         raise BenchError(f"torchvision has no model {architecture!r}; see torchvision.models.list_models()")
 
+    def create(pretrained: bool, options: dict[str, Any]) -> Any:
+        return models.get_model(architecture, weights=(chosen or "IMAGENET1K_V1") if pretrained else None, **options)
+
+    return _from_library("torchvision", name, create)
+
+
+def _from_library(library: str, name: str, create: Callable[[bool, dict[str, Any]], Any]) -> Maker:
+    """Pretrained unless the options or a weights file say otherwise."""
+
     def make(options: dict[str, Any], weights: str | None) -> nn.Module:
         pretrained = bool(options.pop("pretrained", weights is None))
         try:
-            network: nn.Module = models.get_model(
-                architecture, weights=(chosen or "IMAGENET1K_V1") if pretrained else None, **options
-            )
-        except (OSError, KeyError, ValueError) as error:
+            network = create(pretrained, options)
+        except (OSError, RuntimeError, KeyError, ValueError) as error:
             raise BenchError(
-                f"torchvision could not make {name!r}: {_first_line(error)}; where the weights cannot be fetched, give "
-                "a weights file, or pretrained = false for random ones"
+                f"{library} could not make {name!r}: {first_line(error)}; where the weights cannot be fetched, give a "
+                "weights file, or pretrained = false for random ones"
             ) from error
-        return network if weights is None else _loaded(network, weights)
+        return _loaded(network, weights)
 
     return make
 
 
 def _own(place: str, name: str) -> Maker:
-    module = _own_module(place)
-    function = getattr(module, name, None)
+    function = getattr(_own_module(place), name, None)
     if not callable(function):
         raise BenchError(f"{place} has no function {name!r}")
+    signature = inspect.signature(function)
 
     def make(options: dict[str, Any], weights: str | None) -> Any:
-        parameters = inspect.signature(function).parameters
-        takes_weights = "weights" in parameters
-        if weights is not None and takes_weights:
-            options["weights"] = weights
+        takes_weights = weights is not None and "weights" in signature.parameters
+        given = {**options, "weights": weights} if takes_weights else options
         try:
-            inspect.signature(function).bind(**options)
+            signature.bind(**given)
         except TypeError as error:
-            raise BenchError(f"{place}:{name}{inspect.signature(function)}: {error}") from error
-        network = function(**options)
-        return network if weights is None or takes_weights else _loaded(network, weights)
+            raise BenchError(f"{place}:{name}{signature}: {error}") from error
+        return _loaded(function(**given), None if takes_weights else weights)
 
     return make
 
@@ -181,8 +164,8 @@ def _own_module(place: str) -> ModuleType:
     if title in sys.modules:
         return sys.modules[title]
     spec = importlib.util.spec_from_file_location(title, path)
-    if spec is None or spec.loader is None:
-        raise BenchError(f"{place} cannot be imported as Python code")
+    assert spec is not None
+    assert spec.loader is not None
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
     module = importlib.util.module_from_spec(spec)
@@ -191,18 +174,20 @@ def _own_module(place: str) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[title]
-        raise BenchError(f"{place} failed while it was imported: {_first_line(error)}") from error
+        raise BenchError(f"{place} failed while it was imported: {first_line(error)}") from error
     return module
 
 
-def _loaded(network: nn.Module, weights: str) -> nn.Module:
+def _loaded(network: nn.Module, weights: str | None) -> nn.Module:
+    if weights is None:
+        return network
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     try:
         values: Mapping[str, torch.Tensor] = load_file(weights)
     except (OSError, SafetensorError) as error:
-        raise BenchError(f"cannot read the weights file {weights}: {_first_line(error)}") from error
+        raise BenchError(f"cannot read the weights file {weights}: {first_line(error)}") from error
     try:
         told = network.load_state_dict(values, strict=False)
     except RuntimeError as error:
@@ -222,8 +207,3 @@ def _library(module: str, name: str | None = None) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise BenchError(f"this model needs {name or module}: pip install 'wildtta[zoo]'") from error
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

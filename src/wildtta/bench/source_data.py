@@ -1,19 +1,18 @@
-"""Clean source images for the methods that look at some before they adapt (EATA's Fisher information and the like).
+"""Clean source images for the methods that look at some before they adapt (EATA for its Fisher information).
 
-A method says that it wants them by a field of type ``SourceImages``; a cell that doesn't fill it gets glyphs of the
-training split on glyphs, else images of the folder that ``--source`` names, or none. As the data's own folder, the source's is
-not part of a cell's identity; the row's ``data_note`` tells what was used.
+A method says that it wants them by a field of type ``SourceImages``; a cell that doesn't fill it gets glyphs
+of the training split on glyphs, else images of the folder that ``--source`` names, or none. As the data's own
+folder, the source's is not part of a cell's identity; the row's ``data_note`` tells what was used.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from wildtta.bench.cell import Cell
@@ -21,7 +20,9 @@ from wildtta.bench.datasets import Images
 from wildtta.data import ImageSet, open_data
 from wildtta.glyphs import Glyphs
 from wildtta.methods.registry import config_classes
+from wildtta.randomness import numpy_generator
 from wildtta.streams import Domain, Stream, balanced_subset
+from wildtta.streams.stream import given
 
 SOURCE_COUNT = 2000
 """Source images where ``data_options`` has no ``source_images``: as many as EATA's authors take."""
@@ -44,30 +45,25 @@ def wanted_source_fields(cell: Cell) -> list[str]:
     return [entry.name for entry in fields if "SourceImages" in str(entry.type) and entry.name not in cell.options]
 
 
-def source_options(cell: Cell, images: Images, root: str | None, device: torch.device) -> tuple[dict[str, Any], str]:
-    """The method's source images as options for :func:`wildtta.adapt`, and a note about them; nothing where none are wanted."""
+@lru_cache(maxsize=16)
+def _opened(root: str | None, count: int) -> ImageSet:
+    """The folder's images, or glyphs that networks train on."""
+    return Glyphs(count, split="train") if root is None else open_data("folder", root)
+
+
+def source_options(cell: Cell, images: Images, root: str | None) -> tuple[dict[str, Any], str]:
+    """Source images as options for :func:`wildtta.adapt`, and a note; nothing where none are wanted."""
     wanted = wanted_source_fields(cell)
     if not wanted:
         return {}, ""
     count = int(cell.data_options.get("source_images", SOURCE_COUNT))
-    source: ImageSet
-    if cell.data == "glyphs":
-        source, where = Glyphs(count, split="train"), "glyphs of the training split"
-    elif root is None:
+    if cell.data != "glyphs" and root is None:
         # Some methods can do without (ReCAP); those that cannot say so at their first batch.
         return {}, "no source images"
-    else:
-        source, where = open_data("folder", root), os.path.basename(os.path.normpath(root))
+    source = _opened(None if cell.data == "glyphs" else root, count)
+    where = "glyphs of the training split" if cell.data == "glyphs" else Path(str(root)).name
     chosen = balanced_subset(source.labels, count)
     # In class order a batch would hold one class; the order is part of what the method computes.
-    order = np.random.default_rng(0).permutation(chosen)
-    domain = Domain("clean")
-    stream = Stream(
-        scenario="source",
-        domains=(domain,),
-        domain=np.zeros(len(order), dtype=np.int64),
-        index=order,
-        batch_size=64,
-    )
-    opened = images.like({domain: source}, key=f"source|{cell.data}|{root and os.path.abspath(root)}|{count}")
-    return {name: SourceBatches(opened, stream) for name in wanted}, f"{len(order)} source images: {where}"
+    order = numpy_generator(0).permutation(chosen)
+    batches = SourceBatches(images.like({Domain("source"): source}), given(order, 64, domain="source"))
+    return dict.fromkeys(wanted, batches), f"{len(order)} source images: {where}"

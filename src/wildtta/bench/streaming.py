@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from wildtta.bench.cell import MULTI_DOMAIN, Cell
-from wildtta.bench.errors import BenchError
+from wildtta.bench.errors import BenchError, refuse_unknown
+from wildtta.bench.plain import each_value, infinite
 from wildtta.streams import Domain, Stream, build, scenario_options
 
 SPLITS: tuple[str, ...] = ("all", "first-half", "second-half", "first-classes", "second-classes")
-"""Parts of a data set: its images halved within every class, or its classes halved (in the order of their indices)."""
+"""Parts of a data set: its images halved within every class, or its classes halved by their indices."""
 
 
 def split_positions(labels: npt.NDArray[np.int64], split: str) -> npt.NDArray[np.int64]:
-    """Positions of the images in one part of the data, ascending; two opposite parts share nothing and make the whole.
+    """Positions of the images in one part of the data, ascending; two opposite parts make the whole.
 
     ``first-half`` and ``second-half`` halve the images of every class (an odd one belongs to the first half);
     ``first-classes`` and ``second-classes`` halve the classes that occur.
     """
-    if split not in SPLITS:
-        raise BenchError(f"unknown split {split!r}; there are {', '.join(SPLITS)}")
+    refuse_unknown([split], SPLITS, "unknown split {}")
     if split == "all":
         return np.arange(len(labels))
     present, counts = np.unique(labels, return_counts=True)
     if split.endswith("classes"):
-        chosen = present[: -(-len(present) // 2)]
-        first = np.isin(labels, chosen)
+        first = np.isin(labels, present[: -(-len(present) // 2)])
     else:
         order = np.argsort(labels, kind="stable")
         rank = np.empty(len(labels), dtype=np.int64)
@@ -44,8 +44,8 @@ def split_positions(labels: npt.NDArray[np.int64], split: str) -> npt.NDArray[np
 def stream_of(cell: Cell, labels: npt.NDArray[np.int64]) -> Stream:
     """The cell's stream over a data set with these labels; positions are those of the whole set.
 
-    ``limit`` is the number of images in the whole stream: shuffled scenarios use an evenly spread subset of the data
-    (its share for each corruption), class-ordered ones are cut off there.
+    ``limit`` is the number of images in the whole stream: shuffled scenarios use an evenly spread subset of
+    the data (its share for each corruption), class-ordered ones are cut off there.
     """
     positions = split_positions(labels, str(cell.data_options.get("split", "all")))
     kept = labels[positions]
@@ -70,23 +70,12 @@ def stream_of(cell: Cell, labels: npt.NDArray[np.int64]) -> Stream:
         raise BenchError(f"{cell.scenario}: {error}") from error
     if cell.limit is not None:
         stream = stream.first(min(cell.limit, len(stream)))
-    return Stream(
-        scenario=stream.scenario,
-        domains=stream.domains,
-        domain=stream.domain,
-        index=positions[stream.index],
-        batch_size=stream.batch_size,
-        breaks=stream.breaks,
-        resets=stream.resets,
-    )
+    return replace(stream, index=positions[stream.index])
 
 
 def stream_options(cell: Cell) -> dict[str, Any]:
-    """The scenario's options with numbers for the texts that JSON needs (``inf``); unknown ones are an error."""
+    """The scenario's options with numbers for the text ``inf``; unknown ones are an error."""
     known = scenario_options(cell.scenario)
-    unknown = sorted(set(cell.scenario_options) - set(known))
-    if unknown:
-        raise BenchError(
-            f"scenario {cell.scenario!r} has no option {unknown[0]!r}; it takes {', '.join(known) or 'none'}"
-        )
-    return {name: float(value) if value in ("inf", "-inf") else value for name, value in cell.scenario_options.items()}
+    refuse_unknown(cell.scenario_options, known, f"scenario {cell.scenario!r} has no option {{}}")
+    options: dict[str, Any] = each_value(cell.scenario_options, infinite)
+    return options

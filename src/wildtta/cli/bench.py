@@ -1,4 +1,4 @@
-"""``wildtta bench``: a grid of cells into a journal, resumable; ``wildtta merge``: several journals into one."""
+"""``wildtta bench`` runs a grid into a journal; ``merge`` and ``migrate`` make a journal from others."""
 
 from __future__ import annotations
 
@@ -7,70 +7,42 @@ from typing import Annotated
 
 import typer
 
-from wildtta.cli.launching import (
-    Data,
-    Device,
-    Loaders,
-    PerDevice,
-    Ray,
-    Source,
-    TensorBoardFolder,
-    Threads,
-    exit_code,
-    one_line_errors,
-    print_rows,
-)
+from wildtta.cli.launching import Launch, exit_code, one_line_errors, print_rows, runs_cells
 
 
 def register(app: typer.Typer) -> None:
     """Add the verbs."""
-    app.command("bench")(bench)
+    app.command("bench")(runs_cells(bench))
     app.command("merge")(merge_journals)
+    app.command("migrate")(migrate_journal)
 
 
 def bench(
     grid: Annotated[Path, typer.Argument(help="A TOML file; its format: python -m pydoc wildtta.bench.grid")],
     journal: Annotated[Path, typer.Option(help="JSONL file to append to; cells that it holds are not run again.")],
-    data: Data = None,
-    source: Source = None,
-    device: Device = "auto",
-    per_device: PerDevice = 1,
-    ray: Ray = None,
-    threads: Threads = 1,
-    loaders: Loaders = None,
-    tensorboard: TensorBoardFolder = None,
+    launch: Launch,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be run.")] = False,
     table: Annotated[bool, typer.Option(help="Print a table of all cells at the end.")] = True,
 ) -> None:
     """Run a grid: models x methods x scenarios x corruptions x severities x seeds.
 
-    Every finished cell is in the journal at once; after a kill the same command goes on with what is missing. A cell
-    that fails is recorded with its reason and tried again by the next run. Exit code: 0 all done, 1 some cells failed,
-    2 the request cannot be run.
+    Every finished cell is in the journal at once; after a kill the same command goes on with what is missing.
+    A cell that fails is recorded with its reason and tried again by the next run. Exit code: 0 all done, 1
+    some cells failed, 2 the request cannot be run.
     """
     with one_line_errors(journal):
-        from wildtta.bench import launch, load_grid, read
-        from wildtta.bench.checks import check_cells
+        from wildtta.bench import load_grid, read
+        from wildtta.bench.cell import told_apart
+        from wildtta.bench.launching import check_cells
 
         cells = load_grid(grid)
         if dry_run:
-            check_cells(cells, None if data is None else str(data))
+            check_cells(cells, None if launch.root is None else str(launch.root))
             done = {row["key"] for row in read(journal) if row["status"] == "ok"} if journal.exists() else set()
-            for cell in cells:
-                typer.echo(f"{cell.key}  {'done' if cell.key in done else 'to do'}  {cell.describe()}")
+            for key, line in told_apart(cells).items():
+                typer.echo(f"{key}  {'done' if key in done else 'to do'}  {line}")
             return
-        outcome = launch(
-            cells,
-            journal=journal,
-            root=data,
-            source=source,
-            device=device,
-            per_device=per_device,
-            ray=ray,
-            threads=threads,
-            loaders=loaders,
-            tensorboard=tensorboard,
-        )
+        outcome = launch(cells, journal=journal)
         if table:
             print_rows(outcome.rows)
         typer.echo(
@@ -89,5 +61,29 @@ def merge_journals(
     with one_line_errors():
         from wildtta.bench import merge
 
-        count = merge(journals, into, series=series, say=lambda text: typer.echo(text, err=True))
+        count = merge(journals, into, series=series, say=_to_stderr)
         typer.echo(f"{count} cells in {into}")
+
+
+def migrate_journal(
+    old: Annotated[Path, typer.Argument(help="A journal of version 0.1 (.jsonl or .jsonl.gz).")],
+    new: Annotated[Path, typer.Argument(help="The journal to write (.jsonl or .jsonl.gz); replaced where it exists.")],
+) -> None:
+    """Translate a journal of version 0.1: methods and options get their present names, rows get new keys.
+
+    No measured value changes. Rows whose setting can no longer be run stay as they were, with a label that
+    says so.
+    """
+    with one_line_errors():
+        from wildtta.bench.journal import read, write
+        from wildtta.bench.migration import migrated
+
+        rows, report = migrated(read(old, say=_to_stderr))
+        write(rows, new)
+        for line in report:
+            typer.echo(line)
+        typer.echo(f"{len(rows)} rows in {new}")
+
+
+def _to_stderr(text: str) -> None:
+    typer.echo(text, err=True)

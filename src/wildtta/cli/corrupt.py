@@ -2,45 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import Annotated, Literal, cast
 
 import typer
 
 from wildtta.cli.launching import one_line_errors
+from wildtta.progress import Progress
 
-if TYPE_CHECKING:
-    from wildtta.data.write_corrupted import Progress
-
-_SECONDS_BETWEEN_LINES = 5.0
-
-Source = Annotated[
-    Path, typer.Argument(metavar="SRC", help="Folder with one subfolder of images per class, or a .zip or .tar of one.")
-]
-Destination = Annotated[
-    Path, typer.Argument(metavar="DST", help="Result: <corruption>/<severity>/<class>/<name>.JPEG below it.")
-]
-Severity = Annotated[str, typer.Option(help='Severities, such as "1-5", "3" or "1,3,5".')]
-CorruptionNames = Annotated[
-    list[str] | None,
-    typer.Option("--corruption", help='Only this one (may be repeated); "all" adds the 4 extra ones. Default: the 15.'),
-]
-Workers = Annotated[int, typer.Option(min=1, help="Processes that work at the same time.")]
-Seed = Annotated[int, typer.Option(help="Seed of the random numbers.")]
-Size = Annotated[
-    int | None,
-    typer.Option(min=16, help="Resize and cut the centre to this side first (224 for ImageNet). Default: as it is."),
-]
-Constants = Annotated[str, typer.Option(help="Severity constants: auto (by image size), imagenet or tiny.")]
-Device = Annotated[str, typer.Option(help="Where to corrupt: cpu or cuda.")]
-FrostDir = Annotated[
-    Path | None, typer.Option(help="Folder with the original frost photographs. Default: generated textures.")
-]
-Broken = Annotated[str, typer.Option(help="An image that cannot be decoded: fatal, or skip and name it at the end.")]
+CONSTANTS = ("auto", "imagenet", "tiny")
+BROKEN = ("fatal", "skip")
 
 
 def register(app: typer.Typer) -> None:
@@ -49,46 +21,67 @@ def register(app: typer.Typer) -> None:
 
 
 def corrupt(
-    source: Source,
-    destination: Destination,
-    severity: Severity = "1-5",
-    corruptions: CorruptionNames = None,
-    workers: Workers = 1,
-    seed: Seed = 0,
-    size: Size = None,
-    constants: Constants = "auto",
-    device: Device = "cpu",
-    frost_dir: FrostDir = None,
-    broken: Broken = "fatal",
+    source: Annotated[
+        Path, typer.Argument(metavar="SRC", help="Folder with a subfolder of images per class, or its .zip or .tar.")
+    ],
+    destination: Annotated[
+        Path, typer.Argument(metavar="DST", help="Result: <corruption>/<severity>/<class>/<name>.JPEG below it.")
+    ],
+    severity: Annotated[str, typer.Option(help='Severities, such as "1-5", "3" or "1,3,5".')] = "1-5",
+    corruption: Annotated[
+        list[str] | None,
+        typer.Option(help='Only this one (may be repeated); "all" adds the 4 extra ones. Default: the 15.'),
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that work at the same time.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the random numbers.")] = 0,
+    size: Annotated[
+        int | None,
+        typer.Option(min=16, help="Resize and cut the centre to this side first (ImageNet: 224). Default: as it is."),
+    ] = None,
+    constants: Annotated[str, typer.Option(help="Severity constants: auto (by size), imagenet or tiny.")] = "auto",
+    device: Annotated[str, typer.Option(help="Where to corrupt: cpu or cuda.")] = "cpu",
+    frost_dir: Annotated[
+        Path | None, typer.Option(help="Folder with the original frost photographs. Default: generated textures.")
+    ] = None,
+    broken: Annotated[
+        str, typer.Option(help="An image that cannot be decoded: fatal, or skip and name it at the end.")
+    ] = "fatal",
 ) -> None:
-    """Write a corrupted copy of a data set in the layout of ImageNet-C. Run it again to continue after a kill."""
+    """Write a corrupted copy of a data set in the layout of ImageNet-C. Run it again to resume."""
+    from wildtta.data.write_corrupted import Progress as Files
     from wildtta.data.write_corrupted import Settings, write_corrupted
 
-    started = time.monotonic()
-    with one_line_errors(), _reporter() as report:
+    started, display = time.monotonic(), Progress("corrupting", "files")
+
+    def show(files: Files) -> None:
+        display.total, display.found = files.total, files.kept
+        display.update(files.done)
+
+    with one_line_errors():
         settings = Settings(
             seed=seed,
             size=size,
-            constants=cast(
-                Literal["auto", "imagenet", "tiny"], _one_of("--constants", constants, ("auto", "imagenet", "tiny"))
-            ),
+            constants=cast(Literal["auto", "imagenet", "tiny"], _one_of("--constants", constants, CONSTANTS)),
             frost_dir=None if frost_dir is None else str(frost_dir),
             device=device,
         )
-        progress = write_corrupted(
-            source,
-            destination,
-            corruptions=parse_corruptions(corruptions or []),
-            severities=parse_severities(severity),
-            settings=settings,
-            workers=workers,
-            broken=cast(Literal["fatal", "skip"], _one_of("--broken", broken, ("fatal", "skip"))),
-            report=report,
-        )
-    for name in progress.broken:
+        try:
+            files = write_corrupted(
+                source,
+                destination,
+                corruptions=parse_corruptions(corruption or []),
+                severities=parse_severities(severity),
+                settings=settings,
+                workers=workers,
+                broken=cast(Literal["fatal", "skip"], _one_of("--broken", broken, BROKEN)),
+                report=show,
+            )
+        finally:
+            display.end()
+    for name in files.broken:
         typer.echo(f"left out: {name}", err=True)
-    rate = progress.written / max(time.monotonic() - started, 1e-9)
-    typer.echo(f"{progress.written} files written ({rate:.0f}/s), {progress.kept} were there, in {destination}")
+    rate = files.written / max(time.monotonic() - started, 1e-9)
+    typer.echo(f"{files.written} files written ({rate:.0f}/s), {files.kept} were there, in {destination}")
 
 
 def parse_severities(text: str) -> tuple[int, ...]:
@@ -120,41 +113,3 @@ def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> str:
     if value not in allowed:
         raise ValueError(f"{option}: expected one of {', '.join(allowed)}; got {value!r}")
     return value
-
-
-@contextlib.contextmanager
-def _reporter() -> Iterator[Callable[[Progress], None]]:
-    """A progress bar on a terminal, a line every few seconds elsewhere; both with the rate."""
-    started = time.monotonic()
-
-    def rate(progress: Progress) -> float:
-        return progress.written / max(time.monotonic() - started, 1e-9)
-
-    if sys.stderr.isatty():
-        from rich import progress as rich_progress
-        from rich.console import Console
-
-        columns = (
-            rich_progress.TextColumn("corrupting"),
-            rich_progress.BarColumn(),
-            rich_progress.MofNCompleteColumn(),
-            rich_progress.TextColumn("{task.fields[rate]:.0f}/s"),
-            rich_progress.TimeRemainingColumn(),
-        )
-        with rich_progress.Progress(*columns, console=Console(stderr=True)) as bar:
-            task = bar.add_task("", total=None, rate=0.0)
-            yield lambda progress: bar.update(task, total=progress.total, completed=progress.done, rate=rate(progress))
-        return
-
-    last = started
-
-    def print_line(progress: Progress) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if now - last >= _SECONDS_BETWEEN_LINES:
-            last = now
-            print(
-                f"{progress.done}/{progress.total} files, {rate(progress):.0f} written/s", file=sys.stderr, flush=True
-            )
-
-    yield print_line

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wildtta.bench.campaign import Outcome
 from wildtta.bench.cell import Cell
 from wildtta.bench.errors import BenchError
 from wildtta.bench.journal import Row
+
+if TYPE_CHECKING:
+    from wildtta.bench import Outcome
 
 Data = Annotated[Path | None, typer.Option("--data", help="Folder (or zip) of the data.", metavar="DIR")]
 Source = Annotated[
@@ -30,6 +35,43 @@ TensorBoardFolder = Annotated[
 ]
 
 INTERRUPTED = 130
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """The options of every verb that runs cells; called, it runs some."""
+
+    root: Data = None
+    source: Source = None
+    device: Device = "auto"
+    per_device: PerDevice = 1
+    ray: Ray = None
+    threads: Threads = 1
+    loaders: Loaders = None
+    tensorboard: TensorBoardFolder = None
+
+    def __call__(self, cells: Sequence[Cell], *, journal: Path | None, **changes: Any) -> Outcome:
+        """:func:`wildtta.bench.launch` with these options; ``changes`` go before them."""
+        from wildtta import bench
+
+        return bench.launch(cells, journal=journal, **{**asdict(self), **changes})
+
+
+def runs_cells(verb: Callable[..., None]) -> Callable[..., None]:
+    """Decorator: on the command line, the parameter ``launch`` becomes the options of :class:`Launch`."""
+    own = dict(inspect.signature(verb, eval_str=True).parameters)
+    shared = inspect.signature(Launch, eval_str=True).parameters
+    del own["launch"]
+
+    @functools.wraps(verb)
+    def command(**given: Any) -> None:
+        launch = Launch(**{name: given.pop(name) for name in shared})
+        verb(**given, launch=launch)
+
+    parameters = [part.replace(kind=part.KEYWORD_ONLY) for part in (*own.values(), *shared.values())]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {part.name: part.annotation for part in parameters}
+    return command
 
 
 @contextmanager
@@ -53,7 +95,7 @@ def exit_code(outcome: Outcome) -> int:
 
 
 def pairs(entries: Sequence[str] | None, option: str) -> dict[str, Any]:
-    """``name=value`` arguments as a table; values are JSON (``1e-3``, ``true``, ``null``), ``inf`` or text."""
+    """``name=value`` arguments as a table; values are JSON (``1e-3``, ``null``), ``inf`` or text."""
     table: dict[str, Any] = {}
     for entry in entries or ():
         name, equals, text = entry.partition("=")
@@ -66,16 +108,22 @@ def pairs(entries: Sequence[str] | None, option: str) -> dict[str, Any]:
     return table
 
 
-def print_rows(rows: Sequence[Row]) -> None:
-    """A table of results, the less important columns left out on a narrow terminal; what failed follows with its reason."""
+def console(wide: int) -> Any:
+    """A console on stdout: as wide as the terminal, or of a fixed width where there is none."""
     from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else wide)
+
+
+def print_rows(rows: Sequence[Row]) -> None:
+    """A table of results, with fewer columns on a narrow terminal; failures follow with their reasons."""
     from rich.table import Table
 
-    console = Console(width=None if sys.stdout.isatty() else _WIDE)
-    good = [(Cell.from_json(row["cell"]), row) for row in rows if row["status"] == "ok"]
+    screen = console(_WIDE)
+    good = [(Cell.from_row(row), row) for row in rows if row["status"] == "ok"]
     if good:
         models = list(dict.fromkeys(cell.model_title for cell, _ in good))
-        numbers = [name for name in _NUMBERS if console.width >= _WIDE or name in _ESSENTIAL]
+        numbers = [name for name in _NUMBERS if screen.width >= _WIDE or name in _ESSENTIAL]
         table = Table(show_edge=False, pad_edge=False, title=models[0] if len(models) == 1 else None)
         for heading in (["model"] if len(models) > 1 else []) + ["method", "stream"]:
             table.add_column(heading, overflow="fold", min_width=10)
@@ -84,10 +132,15 @@ def print_rows(rows: Sequence[Row]) -> None:
         for cell, row in good:
             first = [cell.model_title] if len(models) > 1 else []
             table.add_row(*first, cell.title, _stream(cell), *(_NUMBERS[name](row) for name in numbers))
-        console.print(table)
+        screen.print(table)
+    print_failures(rows)
+
+
+def print_failures(rows: Sequence[Row]) -> None:
+    """What failed, with its reason."""
     for row in rows:
         if row["status"] != "ok":
-            typer.echo(f"failed: {Cell.from_json(row['cell']).describe()}: {row['reason']}", err=True)
+            typer.echo(f"failed: {Cell.from_row(row).describe()}: {row['reason']}", err=True)
 
 
 _WIDE = 140
@@ -106,7 +159,5 @@ _NUMBERS: dict[str, Callable[[Row], str]] = {
 
 
 def _stream(cell: Cell) -> str:
-    shift = ", ".join(cell.corruptions) if len(cell.corruptions) < 3 else f"{len(cell.corruptions)} corruptions"
-    where = f"{shift} {cell.severity}" if cell.corruptions else "clean"
     batch = "" if cell.batch_size == 64 else f", batch {cell.batch_size}"
-    return f"{cell.scenario}, {where}{batch}{f', seed {cell.seed}' if cell.seed else ''}"
+    return f"{cell.scenario}, {cell.shift}{batch}{f', seed {cell.seed}' if cell.seed else ''}"

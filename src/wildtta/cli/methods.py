@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
+import inspect
 from typing import Annotated, Any
 
 import typer
 
-from wildtta.cli.launching import one_line_errors
+from wildtta.cli.launching import console, one_line_errors
 
 
 def register(app: typer.Typer) -> None:
@@ -42,25 +42,22 @@ _WIDE = 140
 
 
 def _print_all(known: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     from wildtta.methods.pages import COLUMNS
 
-    console = Console(width=None if sys.stdout.isatty() else 200)
-    shown = list(COLUMNS) if console.width >= _WIDE else list(_ON_A_NARROW_TERMINAL)
+    screen = console(200)
+    shown = list(COLUMNS) if screen.width >= _WIDE else list(_ON_A_NARROW_TERMINAL)
     table = Table(show_edge=False, pad_edge=False)
     for heading in shown:
         table.add_column(heading, overflow="fold", no_wrap=heading == "name")
     for cls in known.values():
         table.add_row(*(getattr(cls, COLUMNS[heading]) for heading in shown))
-    console.print(table)
+    screen.print(table)
     typer.echo(f"{len(known)} methods; `wildtta methods NAME` shows a method's options")
 
 
 def _print_one(cls: Any) -> None:
-    import inspect
-
     typer.echo(f"{cls.name}: {cls.title}\n\n{inspect.getdoc(cls)}\n\nOptions:")
     for entry in dataclasses.fields(cls):
         default = "required" if entry.default is dataclasses.MISSING else repr(entry.default)

@@ -8,68 +8,49 @@ from typing import Annotated
 
 import typer
 
-from wildtta.cli.launching import (
-    Data,
-    Device,
-    Loaders,
-    PerDevice,
-    Ray,
-    Source,
-    TensorBoardFolder,
-    Threads,
-    exit_code,
-    one_line_errors,
-    pairs,
-    print_rows,
-)
+from wildtta.cli.launching import Launch, exit_code, one_line_errors, pairs, print_rows, runs_cells
+
+Names = list[str] | None
 
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.command("run")(run)
+    app.command("run")(runs_cells(run))
 
 
 def run(
+    launch: Launch,
     model: Annotated[
         str, typer.Option(help="glyphs:NAME, timm:NAME, torchvision:NAME, package.module:function or file.py:function.")
     ] = "glyphs:resnet_gn",
-    method: Annotated[list[str] | None, typer.Option(help="A method (may be repeated; default sar2).")] = None,
+    method: Annotated[Names, typer.Option(help="A method (may be repeated; default steady).")] = None,
     scenario: Annotated[str, typer.Option(help="mild, label_shift, single, mixed, continual ...")] = "mild",
     corruption: Annotated[
-        list[str] | None, typer.Option(help="A corruption (may be repeated), all, or clean. [default: gaussian_noise]")
+        Names, typer.Option(help="A corruption (may be repeated), all, or clean. [default: gaussian_noise]")
     ] = None,
     severity: Annotated[int, typer.Option(min=1, max=5)] = 5,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Default 64; 1 in the scenario single.")] = None,
     seed: Annotated[list[int] | None, typer.Option(help="A seed (may be repeated; default 0).")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Images in the stream at most.")] = None,
+    regularise: Annotated[int, typer.Option(min=0, help="Steps of R and I alone before the stream begins.")] = 0,
     on: Annotated[str, typer.Option(help="The data: glyphs, folder, imagenet-c, imagenet-r ...")] = "glyphs",
-    data: Data = None,
-    source: Source = None,
     split: Annotated[str, typer.Option(help="all, first-half, second-half, first-classes or second-classes.")] = "all",
     protocol: Annotated[str, typer.Option(help="Preprocessing: auto, paper, timm, native, custom:...")] = "auto",
     weights: Annotated[str | None, typer.Option(help="A safetensors file with the model's weights.")] = None,
-    option: Annotated[list[str] | None, typer.Option(help="name=value for the method (may be repeated).")] = None,
-    model_option: Annotated[list[str] | None, typer.Option(help="name=value for the model.")] = None,
-    scenario_option: Annotated[list[str] | None, typer.Option(help="name=value for the stream: draws=100.")] = None,
-    measure: Annotated[
-        list[str] | None, typer.Option(help="A diagnostic: representation, health, sparsity ...")
-    ] = None,
+    option: Annotated[Names, typer.Option(help="name=value for the method (may be repeated).")] = None,
+    model_option: Annotated[Names, typer.Option(help="name=value for the model.")] = None,
+    scenario_option: Annotated[Names, typer.Option(help="name=value for the stream: draws=100.")] = None,
+    measure: Annotated[Names, typer.Option(help="A diagnostic: representation, health, sparsity ...")] = None,
     journal: Annotated[
         Path | None, typer.Option(help="Append to this journal, and take from it what is there.")
     ] = None,
-    device: Device = "auto",
-    per_device: PerDevice = 1,
-    ray: Ray = None,
-    threads: Threads = 1,
-    loaders: Loaders = None,
-    tensorboard: TensorBoardFolder = None,
 ) -> None:
     """Adapt a model on one kind of stream and print what came of it.
 
-    Example: wildtta run --model glyphs:vit --method tent --method sar2 --scenario label_shift --corruption fog
+    Example: wildtta run --model glyphs:vit --method tent --method steady --scenario label_shift
     """
     with one_line_errors(journal):
-        from wildtta.bench import MULTI_DOMAIN, Cell, launch
+        from wildtta.bench import MULTI_DOMAIN, Cell
         from wildtta.data import CORRUPTIONS
 
         named = corruption or ["gaussian_noise"]
@@ -82,6 +63,7 @@ def run(
                 weights=weights,
                 method=name,
                 options=pairs(option, "--option") if name != "none" else {},
+                regularise=regularise,
                 scenario=scenario,
                 scenario_options=pairs(scenario_option, "--scenario-option"),
                 data=on,
@@ -94,19 +76,8 @@ def run(
                 protocol=protocol,
                 measure=tuple(measure or ()),
             )
-            for name, corruptions, number in itertools.product(method or ["sar2"], streams, seed or [0])
+            for name, corruptions, number in itertools.product(method or ["steady"], streams, seed or [0])
         ]
-        outcome = launch(
-            cells,
-            journal=journal,
-            root=data,
-            source=source,
-            device=device,
-            per_device=per_device,
-            ray=ray,
-            threads=threads,
-            loaders=loaders,
-            tensorboard=tensorboard,
-        )
+        outcome = launch(cells, journal=journal)
         print_rows(outcome.rows)
     raise typer.Exit(exit_code(outcome))

@@ -1,0 +1,123 @@
+"""Trains the battery's own networks on CIFAR-10 (30,000 images) in minutes on one GPU.
+
+    python train.py <folder with cifar_train.npz> <folder for weights> [names …] [--seconds 90]
+
+Every network has a process of its own, all at once. A learning rate that follows the larger of steps and time
+done ends every run in time. Weights are saved as fp16 safetensors, in parts of at most 14 MB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+from networks import RECIPES, Recipe, build
+from prepare import load_images
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+BATCH = 250
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+PART_BYTES = 14_000_000
+
+
+def normalised(images: Tensor) -> Tensor:
+    """uint8 [..., 3, H, W] to the networks' input."""
+    mean = torch.tensor(MEAN, device=images.device).view(3, 1, 1)
+    std = torch.tensor(STD, device=images.device).view(3, 1, 1)
+    return (images.float() / 255 - mean) / std
+
+
+def augmented(images: Tensor) -> Tensor:
+    """One random crop (4 pixels of padding) for the whole batch, a flip for each image."""
+    shift = torch.randint(0, 9, (2,)).tolist()
+    padded = nn.functional.pad(images, (4, 4, 4, 4), mode="reflect")
+    cut = padded[..., shift[0] : shift[0] + 32, shift[1] : shift[1] + 32]
+    flip = torch.rand(len(cut), device=cut.device) < 0.5
+    return torch.where(flip[:, None, None, None], cut.flip(3), cut)
+
+
+def learning_rate(done: float, peak: float) -> float:
+    """Up over the first fifth, then down to 0 in a straight line."""
+    return peak * min(done / 0.2, (1 - done) / 0.8)
+
+
+def labels_for(recipe: Recipe, labels: Tensor) -> Tensor:
+    """CIFAR-10's labels as the network's."""
+    return labels if recipe.classes is None else torch.tensor(recipe.classes)[labels]
+
+
+def train(name: str, data: Path, out: Path, seconds: float, device: str) -> None:
+    """Train one network and save it; prints its accuracy on its own training images."""
+    recipe = RECIPES[name]
+    torch.manual_seed(sorted(RECIPES).index(name))
+    images, labels = load_images(data / "cifar_train.npz")
+    images, labels = images[: recipe.images].to(device), labels_for(recipe, labels)[: recipe.images].to(device)
+    network = build(name).to(device, memory_format=torch.channels_last).train()
+    if recipe.transformer:
+        peak, optimizer = 1e-3, torch.optim.AdamW(network.parameters(), weight_decay=0.05)
+    else:
+        peak = 0.2
+        optimizer = torch.optim.SGD(network.parameters(), momentum=0.9, nesterov=True, weight_decay=5e-4)
+    total = recipe.epochs * 30_000 // BATCH
+    start, step = time.time(), 0
+    while (done := max(step / total, (time.time() - start) / seconds)) < 1:
+        if step % max(1, len(images) // BATCH) == 0:
+            order = torch.randperm(len(images), device=device)
+        picked = order[(step * BATCH) % (len(images) - BATCH + 1) :][:BATCH]
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(done, peak)
+        batch = augmented(normalised(images[picked])).contiguous(memory_format=torch.channels_last)
+        with torch.autocast(device, torch.bfloat16):
+            loss = nn.functional.cross_entropy(network(batch).float(), labels[picked])
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(network.parameters(), 2.0)
+        optimizer.step()
+        step += 1
+    network.eval()
+    with torch.no_grad():
+        guesses = torch.cat([network(normalised(piece)).argmax(1) for piece in images[:3_000].split(500)])
+    print(
+        f"{name}: {step} of {total} steps in {time.time() - start:.0f} s, "
+        f"{(guesses == labels[:3_000]).float().mean():.3f} on training images",
+        flush=True,
+    )
+    save(network, name, out)
+
+
+def save(network: nn.Module, name: str, out: Path) -> None:
+    """fp16 safetensors, in parts where one file would be too large to travel."""
+    weights = {key: value.detach().half().cpu().contiguous() for key, value in network.state_dict().items()}
+    weights = {key: value for key, value in weights.items() if not key.endswith("num_batches_tracked")}
+    parts: list[dict[str, Tensor]] = [{}]
+    for key, value in weights.items():
+        if sum(2 * other.numel() for other in parts[-1].values()) + 2 * value.numel() > PART_BYTES:
+            parts.append({})
+        parts[-1][key] = value
+    for index, part in enumerate(parts):
+        suffix = "" if len(parts) == 1 else f".part{index}"
+        save_file(part, out / f"{name}{suffix}.safetensors")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("data", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--seconds", type=float, default=90)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    names = options.names or [name for name, recipe in RECIPES.items() if not recipe.testbed]
+    if len(names) == 1:
+        train(names[0], options.data, options.out, options.seconds, options.device)
+    else:
+        shared = ["--seconds", str(options.seconds), "--device", options.device]
+        command = [sys.executable, __file__, str(options.data), str(options.out)]
+        children = [subprocess.Popen([*command, name, *shared]) for name in names]
+        sys.exit(max(child.wait() for child in children))
