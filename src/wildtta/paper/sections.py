@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from wildtta.bench import Row
 from wildtta.paper.experiment import ECE, Experiment, Spot
@@ -17,11 +18,8 @@ from wildtta.report.names import SHORT_CORRUPTIONS
 from wildtta.report.runs import collapsed
 from wildtta.report.table import Better, Column, Number, Table, TableRow, with_best
 
-Asked = dict[str, object]
-"""Which experiment asked for a row and in which setting, as journals keep it."""
 
-
-def asked(experiment: Experiment, setting: Setting) -> Asked:
+def asked(experiment: Experiment, setting: Setting) -> dict[str, Any]:
     """What a row's ``asked_by`` says of an experiment."""
     return {"experiment": experiment.name, "setting": setting.to_json()}
 
@@ -96,13 +94,12 @@ def number_at(view: View, spot: Spot) -> Number:
     except NotRun as reason:
         return replace(printed, missing=str(reason))
     behind = view.finished(spot)
-    comparable = view.setting.same_as_paper and spot.printed is not None
     return replace(
         printed,
         mean=value.mean,
         std=value.std if value.seeds > 1 else None,
         seeds=value.seeds,
-        difference=value.mean - spot.printed if comparable and spot.printed is not None else None,
+        difference=value.mean - spot.printed if view.setting.same_as_paper and spot.printed is not None else None,
         keys=tuple(row["key"] for row in behind),
         collapsed=len(spot.cells) <= view.setting.seeds and any(map(collapsed, behind)),
     )
@@ -151,7 +148,7 @@ def figure_of(view: View) -> Figure:
     experiment = view.experiment
     assert experiment.draw is not None
     table = table_of(view)
-    problems = [number.missing for row in table.rows for number in row.numbers if number.missing]
+    problems = [number.missing for number in table.numbers if number.missing]
     return Figure(
         name=table.name,
         title=table.title,

@@ -14,37 +14,33 @@ _DEFAULT = Cell(model="-")
 
 def command_for(cell: Cell) -> str:
     """``wildtta run`` with this cell's options; diagnostics' own options need a grid and are left out."""
-    words = ["wildtta", "run", "--model", cell.model, "--method", cell.method]
-    words += _pairs("--model-option", cell.model_options)
-    if cell.weights is not None:
-        words += ["--weights", cell.weights]
-    words += _pairs("--option", cell.options)
-    words += ["--scenario", cell.scenario]
-    words += _pairs("--scenario-option", cell.scenario_options)
-    for name in cell.corruptions or ("clean",):
-        words += ["--corruption", name]
-    if cell.corruptions:
-        words += ["--severity", str(cell.severity)]
-    words += ["--batch-size", str(cell.batch_size), "--seed", str(cell.seed)]
-    if cell.limit is not None:
-        words += ["--limit", str(cell.limit)]
-    words += ["--on", cell.data]
-    if cell.data != "glyphs":
-        words += ["--data", "DIR"]
-    if "split" in cell.data_options:
-        words += ["--split", str(cell.data_options["split"])]
-    if cell.protocol != _DEFAULT.protocol:
-        words += ["--protocol", cell.protocol]
-    for name in cell.measure:
-        words += ["--measure", name]
-    return shlex.join(words)
+    given: list[tuple[str, object]] = [
+        ("--model", cell.model),
+        ("--method", cell.method),
+        *_pairs("--model-option", cell.model_options),
+        ("--weights", cell.weights),
+        *_pairs("--option", cell.options),
+        ("--regularise", cell.regularise or None),
+        ("--scenario", cell.scenario),
+        *_pairs("--scenario-option", cell.scenario_options),
+        *(("--corruption", name) for name in cell.corruptions or ("clean",)),
+        ("--severity", cell.severity or None),
+        ("--batch-size", cell.batch_size),
+        ("--seed", cell.seed),
+        ("--limit", cell.limit),
+        ("--on", cell.data),
+        ("--data", None if cell.data == "glyphs" else "DIR"),
+        ("--split", cell.data_options.get("split")),
+        ("--protocol", None if cell.protocol == _DEFAULT.protocol else cell.protocol),
+        *(("--measure", name) for name in cell.measure),
+    ]
+    words = [str(word) for name, value in given if value is not None for word in (name, value)]
+    return shlex.join(["wildtta", "run", *words])
 
 
-def _pairs(option: str, values: Mapping[str, Any]) -> list[str]:
-    words = []
-    for name, value in values.items():
-        words += [option, f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
-    return words
+def _pairs(option: str, values: Mapping[str, Any]) -> list[tuple[str, object]]:
+    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
+    return [(option, f"{name}={text}") for name, text in texts.items()]
 
 
 def configuration(cell: Cell) -> dict[str, Any]:

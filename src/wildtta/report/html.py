@@ -49,7 +49,7 @@ def html(document: Document, drawings: Mapping[str, str]) -> str:
 
 def runs_shown(document: Document) -> dict[str, dict[str, Any]]:
     """For every run behind a number: what it was, what it took, its command and its configuration."""
-    wanted = {key for table in document.all_tables for row in table.rows for number in row.numbers for key in number.keys}
+    wanted = {key for table in document.all_tables for number in table.numbers for key in number.keys}
     return {row["key"]: _run(row) for row in document.rows if row["key"] in wanted}
 
 

@@ -105,21 +105,25 @@ class Table:
         return reasons
 
     @property
+    def numbers(self) -> list[Number]:
+        """All numbers, row by row."""
+        return [number for row in self.rows for number in row.numbers]
+
+    @property
     def has_printed(self) -> bool:
         """Whether the paper prints any of these numbers."""
-        return any(number.printed is not None for row in self.rows for number in row.numbers)
+        return any(number.printed is not None for number in self.numbers)
 
     @property
     def has_numbers(self) -> bool:
         """Whether anything was run."""
-        return any(number.mean is not None for row in self.rows for number in row.numbers)
+        return any(number.mean is not None for number in self.numbers)
 
     @property
     def notes(self) -> list[str]:
         """Sentences: what the marks behind its numbers mean, and its own note."""
-        numbers = [number for row in self.rows for number in row.numbers]
-        collapsed = COLLAPSED if any(number.collapsed for number in numbers) else ""
-        partial = PARTIAL if any(number.partial for number in numbers) else ""
+        collapsed = COLLAPSED if any(number.collapsed for number in self.numbers) else ""
+        partial = PARTIAL if any(number.partial for number in self.numbers) else ""
         return [sentence(text) for text in (collapsed, partial, self.note) if text]
 
 
