@@ -253,7 +253,8 @@ def test_command_repeats_the_cell() -> None:
 
     cell = Cell(
         model="timm:resnet50_gn", model_options={"pretrained": False}, method="sar2",
-        options={"inequity": None, "redundancy": 1e4}, scenario="label_shift", scenario_options={"ratio": "inf", "draws": 2},
+        options={"inequity": None, "redundancy": 1e4}, regularise=4, scenario="label_shift",
+        scenario_options={"ratio": "inf", "draws": 2},
         data="imagenet-c", corruptions=("fog",), severity=3, seed=7, limit=12, protocol="paper", measure=("health",),
     )  # fmt: skip
     seen: list[Cell] = []

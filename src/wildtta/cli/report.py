@@ -39,10 +39,10 @@ def report(
         int, typer.Option(min=0, help="Curves along streams at most; 0: no figures at all.", metavar="N")
     ] = MOST_CURVES,
 ) -> None:
-    """Write a report: index.html (one page, no network), report.md, report.tex, numbers.csv, claims.csv, figures/.
+    """Write a report: index.html (one file), report.md, report.tex, numbers.csv, claims.csv, figures/.
 
-    Rows of the paper's experiments become its tables, figures and claims, with the paper's numbers beside them; all
-    others become tables of methods against scenarios. A journal that isn't finished gives the part that it has.
+    Rows of the paper's experiments become its tables, figures and claims, with the paper's numbers beside them.
+    All others become tables of methods against scenarios. An unfinished journal gives the part that it has.
     """
     with one_line_errors():
         words = "\n\n".join(path.read_text(encoding="utf-8").strip() for path in intro or ())

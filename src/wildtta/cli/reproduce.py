@@ -64,8 +64,8 @@ def reproduce(
 ) -> None:
     """Run tables and figures of the paper and write a report on them.
 
-    Cells that several tables share run once; after a kill the same command goes on with what is missing. Rows whose
-    method or network there isn't on the chosen data are listed as not available.
+    Cells that several tables share run once. After a kill the same command goes on with what is missing. Rows
+    whose method or network is missing on the chosen data are listed as not available.
     """
     book = journal or Path("runs") / f"reproduce-{on}.jsonl"
     with one_line_errors(book):

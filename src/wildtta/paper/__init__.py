@@ -1,4 +1,4 @@
-"""The paper as data and experiments: its printed numbers, its 27 tables and 14 figures, and its claims as checks."""
+"""The paper: its printed numbers as data, its 27 tables and 14 figures as experiments, its claims as checks."""
 
 from wildtta.paper.experiment import Experiment, Spot, unique
 from wildtta.paper.printed import printed, printed_tables

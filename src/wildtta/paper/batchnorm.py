@@ -1,4 +1,4 @@
-"""Batch statistics and learning rates: TTT over batch sizes (table A), Tent on batch norm (P) and on ConvNeXt (Q)."""
+"""Batch sizes and networks: TTT over batch sizes (table A), Tent on batch norm (P) and on ConvNeXt (Q)."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ from wildtta.paper.experiment import AVERAGE, Check, Part, later
 from wildtta.paper.plan import BOTH
 from wildtta.paper.view import NotRun, Value, View
 
-#: How far (points of accuracy) a number or difference may be from the printed one and still be called the same. Three
-#: times the largest spread between the paper's own repetitions of one experiment (0.3) is rounded up to a point.
+#: How far (points of accuracy) a number or difference may be from the printed one and still be called the same:
+#: three times the largest spread between the paper's own repetitions of one experiment (0.3), rounded up.
 TOLERANCE = 1.0
 
 Row = tuple[str, ...]

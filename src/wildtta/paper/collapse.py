@@ -1,6 +1,6 @@
-"""A collapse from inside: curves along a stream (figures 2, 3, B, E), levels (figure D), classes and dead features (L, M).
+"""Collapse from inside: curves (figures 2, 3, B, E), severities (D), classes and features (tables L, M).
 
-The paper prints no numbers for its figures; its words are turned into tests here.
+The paper prints no numbers for its figures; its words are turned into checks here.
 """
 
 from __future__ import annotations

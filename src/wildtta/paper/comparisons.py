@@ -1,4 +1,4 @@
-"""Methods compared: label shift (tables 1, B), batches of one (3, C), the mixture (4), continual (5), ImageNet-R (D, E)."""
+"""Comparisons: label shift (tables 1, B), batches of one (3, C), mixture (4), continual (5), ImageNet-R (D, E)."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from functools import lru_cache
 from wildtta.bench import MULTI_DOMAIN, Cell, Row
 from wildtta.methods.registry import config_classes
 
-#: The share of samples that a method selects: about the mean of the paper's cost table (SAR 0.25, SAR²† 0.46, EATA 0.52).
+#: The share of samples that a method selects. In the paper's cost table: SAR 0.25, SAR²† 0.46, EATA 0.52.
 _SELECTED = 0.4
 
 IMAGES = {"glyphs": 4000, "imagenet-c": 50_000, "imagenet": 50_000, "imagenet-r": 30_000, "folder": 50_000}
@@ -29,7 +29,7 @@ def images_in(cell: Cell) -> int:
 
 @lru_cache(maxsize=64)
 def passes(method: str) -> tuple[float, float]:
-    """Forward and backward samples per image, from the method's own account of them (``1 + s / 2s``: s is a share)."""
+    """Forward and backward samples per image, as the method states them (``1 + s / 2s``: s is a share)."""
     known = config_classes().get(method)
     words = re.sub(r"\(.*?\)|,.*", "", known.passes if known is not None else "2 / 1")
     forward, _, backward = words.partition("/")

@@ -25,9 +25,9 @@ class Spot:
     Attributes:
         row: labels of its row, one per entry of the experiment's ``row_names``.
         column: label of its column.
-        cells: the runs behind it: one per seed, and per corruption where the number is a mean over corruptions.
-        parts: where the number is a mean of other spots with equal weights, those spots (``cells`` are then all theirs).
-        metric: path into a journal row, such as ``metrics/accuracy`` or ``metrics/per_corruption/fog``, or what
+        cells: the runs behind it: one per seed, and per corruption where it is a mean over corruptions.
+        parts: the spots whose mean it is, where it is one (``cells`` are then all of theirs).
+        metric: path into a journal row, such as ``metrics/accuracy``, or what
             :func:`wildtta.paper.view.value_of` makes of a row.
         printed: the paper's number at this place, and ``printed_std`` its standard deviation.
         missing: why it cannot be run in this setting; empty where it can.
@@ -67,8 +67,8 @@ def later(function: Callable[Concatenate[First, Rest], Result]) -> Callable[Rest
 class Claim:
     """One sentence of the paper that a run can confirm or refute; it holds where all parts of its check do.
 
-    Orderings ("SAR is above Tent") are checked on whatever data was run. Magnitudes ("by 7.8 points") count only where
-    data, networks and stream lengths are the paper's (:attr:`Setting.same_as_paper`). The experiment gives it its name.
+    Orderings ("SAR is above Tent") are checked on whatever data was run, magnitudes ("by 7.8 points") only where
+    data, networks and stream lengths are the paper's (:attr:`Setting.same_as_paper`).
     """
 
     text: str

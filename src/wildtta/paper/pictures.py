@@ -14,7 +14,7 @@ from wildtta.paper.settings import CORRUPTIONS, GN, VIT, Setting
 from wildtta.paper.view import View
 from wildtta.report.chart import Chart, PictureChart, ScatterChart, SurfaceChart
 
-#: The paper says "a smaller learning rate" without the value; a tenth of the ViT rule keeps Tent from collapsing at once.
+#: The paper says "a smaller learning rate" without a value. At a tenth of its rate Tent does not collapse at once.
 _EMBEDDED = {
     "NoAdapt": RECIPES["NoAdapt"],
     "Tent": RECIPES["Tent"].with_(lr=1e-4),
@@ -36,7 +36,7 @@ def _draw_embeddings(view: View) -> Iterator[Chart]:
 
 
 def separability(points: Sequence[Sequence[float]], labels: Sequence[int]) -> float:
-    """Share of points (percent) whose nearest neighbour has their class: 1-NN, leaving the point itself out."""
+    """Percent of points whose nearest neighbour (not the point itself) has their class."""
     place, truth = np.asarray(points, dtype=float), np.asarray(labels)
     distance = ((place[:, None] - place[None]) ** 2).sum(-1)
     np.fill_diagonal(distance, np.inf)

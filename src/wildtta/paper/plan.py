@@ -1,4 +1,4 @@
-"""Building blocks of the experiments' plans: a place of a table or figure, and tables over the 15 corruptions."""
+"""Building blocks of plans: a place of a table or figure, and tables over the 15 corruptions."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def place(
     Args:
         table: the printed table that has this place.
         printed_as: its model and method there; None: those of ``row``.
-        corruptions: of the stream; None: the mean over all corruptions of the setting, each its own stream (the model
-            starts fresh on each) but where the scenario has them all in one.
+        corruptions: of the stream; None: the mean over all of the setting, each its own stream from a fresh
+            model, or one stream with all of them where the scenario is such.
         stream: ``metric`` of the spot, and what :meth:`Setting.cells` takes (``scenario``, ``severity`` ...).
     """
     chosen = RECIPES[recipe] if isinstance(recipe, str) else recipe
@@ -135,7 +135,7 @@ def corruption_table(
 
 
 def stand_in(setting: Setting, network: str) -> tuple[str, str]:
-    """The network to use and its row label: where a setting lacks one, a relative plays its part and says so."""
+    """The network to use and its row label; a relative that takes the place of a missing one is named so."""
     relatives = {BN: GN, CONVNEXT: VIT}
     if network not in setting.networks and relatives.get(network) in setting.networks:
         return relatives[network], f"{relatives[network]} (in place of {network})"

@@ -1,7 +1,7 @@
 """The numbers that the paper prints, as data.
 
-``printed.json`` holds the 27 tables (1-9 of the main text, A-R of the appendix): accuracy in percent unless the table's
-``metric`` says otherwise, ``null`` where the paper leaves a place empty.
+``printed.json`` holds the 27 tables (1-9 of the main text, A-R of the appendix): accuracy in percent unless the
+table's ``metric`` says otherwise, ``null`` where the paper leaves a place empty.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ _FAMILIES = {BN: "convolutional", GN: "convolutional", VIT: "transformer"}
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """A row of the paper's tables: a method with options; ``as_tent``: at Tent's learning rate for batches of 64."""
+    """A row of the paper's tables: a method with options; ``as_tent``: at Tent's rate for batches of 64."""
 
     method: str
     options: Mapping[str, Any] = field(default_factory=dict)

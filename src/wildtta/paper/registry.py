@@ -17,7 +17,7 @@ def _order(experiment: Experiment) -> tuple[bool, bool, str]:
 
 @lru_cache(maxsize=1)
 def experiments() -> dict[str, Experiment]:
-    """``table-1`` .. ``table-9``, ``table-a`` .. ``table-r``, ``figure-1`` .. ``figure-9``, ``figure-a`` .. ``figure-e``."""
+    """``table-1`` to ``table-9`` and ``table-a`` to ``table-r``, then the figures ``1`` to ``9`` and ``a`` to ``e``."""
     found = [value for subject in _SUBJECTS for value in vars(subject).values() if isinstance(value, Experiment)]
     return {experiment.name: experiment for experiment in sorted(found, key=_order)}
 

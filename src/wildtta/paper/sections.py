@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import Any
 
 from wildtta.bench import Row
 from wildtta.paper.experiment import ECE, Experiment, Spot
@@ -18,11 +19,8 @@ from wildtta.report.names import SHORT_CORRUPTIONS
 from wildtta.report.runs import collapsed
 from wildtta.report.table import Better, Column, Number, Table, TableRow, with_best
 
-Asked = dict[str, object]
-"""Which experiment asked for a row and in which setting, as journals keep it."""
 
-
-def asked(experiment: Experiment, setting: Setting) -> Asked:
+def asked(experiment: Experiment, setting: Setting) -> dict[str, Any]:
     """What a row's ``asked_by`` says of an experiment."""
     return {"experiment": experiment.name, "setting": setting.to_json()}
 
@@ -44,7 +42,7 @@ def sections(rows: Sequence[Row]) -> list[Section]:
 
 
 def section(setting: Setting, rows: Sequence[Row], names: Collection[str]) -> Section:
-    """Tables, figures and claims of the named experiments in one setting; claims about all others were not run."""
+    """Tables, figures and claims of the named experiments in one setting; all other claims were not run."""
     by_key = {row["key"]: row for row in rows}
     views = {name: View(experiment, setting, by_key) for name, experiment in experiments().items()}
     shown = [view for name, view in views.items() if name in names and view.keys]
@@ -144,7 +142,7 @@ def figure_of(view: View) -> Figure:
     experiment = view.experiment
     assert experiment.draw is not None
     table = table_of(view)
-    problems = [number.missing for row in table.rows for number in row.numbers if number.missing]
+    problems = [number.missing for number in table.numbers if number.missing]
     return Figure(
         name=table.name,
         title=table.title,

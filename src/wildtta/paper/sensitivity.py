@@ -1,4 +1,4 @@
-"""How much a value matters: SAR's radius (table I), the regularisers' weights (J, K), gradient clipping (figure 7)."""
+"""Hyper-parameters: SAR's radius (table I), the regularisers' weights (J, K), gradient clipping (figure 7)."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ BN, GN, VIT, CONVNEXT = "ResNet50-BN", "ResNet50-GN", "VitBase-LN", "ConvNeXt-LN
 #: The paper's order; the last column of its big tables is the plain mean of these 15.
 CORRUPTIONS: tuple[str, ...] = constants.CORRUPTIONS
 
-#: The weights that the paper's names stand for. timm has served different ViT-B/16 files under one name over the years,
-#: so the tag is part of the name.
+#: The weights that the paper's names stand for. timm has served different ViT-B/16 files under one name over the
+#: years, so the tag is part of the name.
 IMAGENET_NETWORKS: dict[str, str] = {
     BN: "torchvision:resnet50",
     GN: "timm:resnet50_gn.a1h_in1k",

@@ -15,7 +15,7 @@ from wildtta.paper.settings import Setting
 from wildtta.report.outcome import Outcome, Status
 from wildtta.report.runs import look_up
 
-#: Numbers that a journal row holds only implicitly: the class predicted most, and the seconds that predicting and learning
+#: Numbers that a row holds only implicitly: the class predicted most, and the seconds that predicting and learning
 #: took (without reading images and building the network).
 TOP_CLASS, STREAM_SECONDS = "top class", "stream seconds"
 
@@ -41,7 +41,7 @@ class Value:
 
 
 class View:
-    """An experiment's spots filled from journal rows; what is missing raises :class:`NotRun` when asked for."""
+    """An experiment's spots with a journal's numbers; asking for a missing one raises :class:`NotRun`."""
 
     def __init__(self, experiment: Experiment, setting: Setting, rows: Mapping[str, Row]) -> None:
         self.experiment = experiment
@@ -75,7 +75,7 @@ class View:
         return spot
 
     def by_seed(self, spot: Spot) -> dict[int, float]:
-        """The spot's number for each seed that is complete: the mean over its parts, or its cells (one per corruption).
+        """The spot's number for each complete seed: the mean over its parts, or over its cells (one per corruption).
 
         A journal that was cut short gives the seeds that it has; :class:`NotRun` where there is none.
         """

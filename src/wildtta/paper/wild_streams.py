@@ -1,6 +1,6 @@
 """Tent and TTT in wild streams: over batch sizes (figures 1, 4), mixtures (5) and class orders (6).
 
-The paper prints no numbers for its figures; its words are turned into tests here.
+The paper prints no numbers for its figures; its words are turned into checks here.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def _draw_mixture_bars(view: View) -> Iterator[Chart]:
 def _mixture_against(
     view: View, column: str, places: Iterable[tuple[str, str, str]], within: float | None = None
 ) -> Iterator[Part]:
-    """The mixture is below another bar for each (method, network, level), or with ``within`` not far from it."""
+    """The mixture is below another bar for each (method, network, level), or within so many points of it."""
     for row in places:
         other, mixture = (view.mean(*row, name) for name in (column, "mix adapt"))
         holds = mixture < other if within is None else abs(other - mixture) <= within
@@ -235,7 +235,7 @@ FIGURE_5 = Experiment(
 
 
 def _ratios(setting: Setting, label: str) -> dict[str, Stream]:
-    """The last ratio stands for ∞, the pure class order, and is the stream of table 1. TTT takes one image at a time."""
+    """The last ratio stands for ∞: the class order of table 1. TTT takes one image at a time."""
     ratios = setting.scale.ratios
     fixed: Stream = {"scenario": LABEL_SHIFT, "batch_size": 1 if label == "TTT" else 64}
     return {f"{ratio:g}": {**fixed, "ratio": None if ratio == ratios[-1] else ratio} for ratio in ratios}

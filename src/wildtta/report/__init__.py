@@ -1,6 +1,6 @@
 """Reports from journals: Markdown, LaTeX, CSV, SVG figures and one self-contained HTML page.
 
-``wildtta.report.write(rows, "out", title="...")`` is all there is to know; ``write_page`` makes a page of a documentation.
+``wildtta.report.write(rows, "out", title="...")`` writes all of them, ``write_page`` one page for a documentation.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class Choices(TypedDict, total=False):
 
 
 def write(rows: Sequence[Row], out_dir: str | os.PathLike[str], **choices: Unpack[Choices]) -> Written:
-    """Write every form of a report on journal rows (:func:`wildtta.bench.read`) into a folder; gives the paths.
+    """Write every form of a report on journal rows (:func:`wildtta.bench.read`) into a folder.
 
-    Rows become tables of methods against scenarios; those of the paper's experiments become its tables, figures and
-    claims with ``sections=wildtta.paper.sections(rows)``. What has not been run is said to be missing.
+    Rows become tables of methods against scenarios. With ``sections=wildtta.paper.sections(rows)``, rows of the
+    paper's experiments become its tables, figures and claims. What has not been run is said to be missing.
     """
     from wildtta.report.document import gather
     from wildtta.report.writing import write_document

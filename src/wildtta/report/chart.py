@@ -31,7 +31,7 @@ class Chart:
 
 @dataclass(frozen=True, kw_only=True)
 class LineChart(Chart):
-    """Curves over a common x; ``log_x`` where batch sizes or ratios double; ``marks`` draws the points too."""
+    """Curves over a common x; ``log_x`` for batch sizes and ratios; ``marks`` draws the points too."""
 
     lines: Sequence[Line]
     log_x: bool = False
@@ -62,7 +62,7 @@ class ScatterChart(Chart):
 
 @dataclass(frozen=True, kw_only=True)
 class SurfaceChart(Chart):
-    """A loss surface over two directions, as shaded cells with contour lines; ``level`` is drawn strongest."""
+    """A loss surface over two directions: shaded cells and contour lines; ``level`` is drawn strongest."""
 
     x: Sequence[float]
     y: Sequence[float]

@@ -21,6 +21,7 @@ def command_for(cell: Cell) -> str:
         *_pairs("--model-option", cell.model_options),
         ("--weights", cell.weights),
         *_pairs("--option", cell.options),
+        ("--regularise", cell.regularise or None),
         ("--scenario", cell.scenario),
         *_pairs("--scenario-option", cell.scenario_options),
         *(("--corruption", name) for name in cell.corruptions or ("clean",)),

@@ -45,7 +45,7 @@ def _lines(runs: Sequence[Run]) -> list[Line]:
 
 
 def _spread(groups: Sequence[Sequence[LineChart]], most: int) -> list[LineChart]:
-    """So many charts at most: the first of every group, then the second of every group ..., each group together."""
+    """So many charts at most: the first of every group, then the second of every group, and so on."""
     turns = sorted((turn, place) for place, group in enumerate(groups) for turn in range(len(group)))
     return [groups[place][turn] for place, turn in sorted((place, turn) for turn, place in turns[:most])]
 

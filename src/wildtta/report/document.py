@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """What is known of some rows beyond their journal: their tables and figures, made by whoever asked for them.
+    """Tables and figures of some rows, made by whoever knows more about them than their journal says.
 
-    ``label`` names the data in words, ``undecided`` are claims about what these rows do not show, and ``keys`` those of
-    the rows, which no other table needs to show again.
+    ``label`` names the data in words, ``undecided`` are claims about what these rows do not show, and ``keys``
+    are those of the rows, which no other table shows again.
     """
 
     label: str
@@ -39,7 +39,7 @@ class Section:
 class Document:
     """A report: sections made by others, and everything else as a grid.
 
-    ``intro`` is a person's Markdown before the numbers, ``command`` the command line that makes the report again.
+    ``intro`` is Markdown to put before the numbers, ``command`` the command line that makes the report again.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""Charts as SVG, drawn by matplotlib with colours that are CSS variables: one drawing is legible in light and in dark.
+"""Charts as SVG, drawn by matplotlib. Colours are CSS variables, so that a drawing follows light and dark.
 
 Inside the HTML page the variables come from the page; a file of its own gets them by :func:`standalone`.
 """
@@ -87,7 +87,7 @@ def standalone(svg: str) -> str:
 
 
 def _themed(svg: str, title: str) -> str:
-    """Variables for colours, a title for screen readers, tips for the mouse, and nothing that a page has already."""
+    """Colours become variables; a title for screen readers and tips for the mouse are added."""
     box = re.search(r'viewBox="[^"]*"', svg)
     assert box is not None
     body = svg[svg.index(">", box.end()) + 1 :]

@@ -1,4 +1,4 @@
-"""Tables of any journal: methods against scenarios, then each scenario by corruption, calibration and cost."""
+"""Tables of any journal: methods against scenarios, each scenario by corruption, calibration and cost."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _values(runs: Sequence[Run], path: str) -> list[float]:
 
 
 def _over_seeds(runs: Sequence[Run], path: str) -> Number:
-    """Mean over corruptions within a seed, then mean ± deviation over seeds; only seeds with every corruption count."""
+    """Mean over corruptions within a seed, then over seeds; only seeds with every corruption count."""
     whole = {run.cell.corruptions for run in runs}
     seeds = grouped(runs, lambda run: run.cell.seed).values()
     complete = [part for part in seeds if {run.cell.corruptions for run in part} == whole]
@@ -102,7 +102,7 @@ def _with_partial(rows: Sequence[TableRow], runs: Sequence[Run]) -> list[TableRo
 
 
 def _overviews(runs: Sequence[Run], streams: Sequence[str]) -> list[Table]:
-    """Methods against streams: accuracy where there are several streams, the rest where there are several methods."""
+    """Methods against streams: accuracy if there are several streams, the rest if there are several methods."""
 
     def overview(title: str, unit: str, better: Better, path: str, summary: Callable[..., Number]) -> Table:
         def of(stream: str) -> Summary:

@@ -1,4 +1,4 @@
-"""A report as one HTML page that needs nothing else: styles, script, drawings and the runs' configurations inside."""
+"""A report as one HTML file with styles, script, drawings and the runs' configurations inside."""
 
 from __future__ import annotations
 

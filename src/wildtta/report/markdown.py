@@ -49,7 +49,7 @@ def pipe_table(heading: Sequence[str], rows: Iterable[Sequence[str]], *, labels:
 
 
 def number_markdown(number: Number, digits: int) -> str:
-    """``**51.7 ± 0.1** (51.5, +0.2)``: ours, then the paper's and the difference; ``[51.5]`` where there is none."""
+    """``**51.7 ± 0.1** (51.5, +0.2)``: ours, the paper's, the difference; ``[51.5]``: not comparable."""
     if number.mean is None:
         return "–"
     bold = "**" if number.best else ""

@@ -25,7 +25,7 @@ SCENARIOS = {
 
 
 def method_name(method: str, options: Mapping[str, Any] | None = None) -> str:
-    """``SAR²``, or ``SAR² (inequity=off)`` where options differ from the defaults; an unknown method's own name."""
+    """``SAR²``, or ``SAR² (inequity=off)`` with options; a method that is not registered keeps its name."""
     known = config_classes().get(method)
     name = known.title if known is not None else method
     if not options:

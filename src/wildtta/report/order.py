@@ -1,4 +1,4 @@
-"""In which order a report shows models, methods, streams and corruptions: never that in which they were finished."""
+"""The order in which a report shows models, methods, streams and corruptions, whichever was finished first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Natural = tuple[tuple[int, float, str], ...]
 
 
 def natural(text: str) -> Natural:
-    """Sorts texts as people do, numbers inside by their value: ``β = 20`` before ``β = 200``, ``½ lr`` before ``2 lr``."""
+    """Sorts texts with numbers by value: ``β = 20`` before ``β = 200``, ``½ lr`` before ``2 lr``."""
     parts = _NUMBER.split(text.casefold())
     return tuple(
         (1, 0.0, part) if place % 2 == 0 else (0, unicodedata.numeric(part) if part in "¼½¾" else float(part), "")
@@ -32,7 +32,7 @@ def method_order(method: str, title: str) -> tuple[bool, int, Natural]:
 
 
 def stream_order(cell: Cell, stream: str) -> tuple[int, int, int, Natural]:
-    """Scenarios in the order of :data:`SCENARIOS`, the strongest corruption first, then small batches, then by name."""
+    """Scenarios in the order of :data:`SCENARIOS`, then strong corruptions, then small batches, then by name."""
     known = list(SCENARIOS)
     place = known.index(cell.scenario) if cell.scenario in known else len(known)
     return place, -cell.severity, cell.batch_size, natural(stream)

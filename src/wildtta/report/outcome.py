@@ -13,7 +13,7 @@ MARKS: dict[Status, str] = {"holds": "✓", "fails": "✗", "too short to tell":
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a claim says, whether it holds, by which numbers (or why it was not decided), and on which data."""
+    """What a claim says, whether it holds, by which numbers (or why it is not decided), on which data."""
 
     name: str
     text: str

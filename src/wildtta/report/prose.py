@@ -1,4 +1,4 @@
-"""A person's own words around the numbers: Markdown as it stands, or as HTML that can carry nothing but text."""
+"""Markdown that a user puts around the numbers, as HTML that can carry nothing but text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def prose_html(text: str) -> str:
-    """Paragraphs, headings, lists, tables, code and links; HTML in it stays text, a picture becomes its words."""
+    """Paragraphs, headings, lists, tables, code, links; HTML stays text, a picture becomes its caption."""
     try:
         from markdown_it import MarkdownIt
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""A table of a report, without a word on how it is written: numbers, what they are compared with, where they come from."""
+"""A table of a report: numbers, what they are compared with, and where they come from."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class TableRow:
 class Table:
     """A table with its title, the data it was measured on, how to make it again, and claims about it.
 
-    ``comparable``: our numbers may be compared with the printed ones; ``printed_on`` names the data of the latter.
+    ``comparable``: our numbers may be compared with the printed ones; ``printed_on`` names the data of those.
     """
 
     name: str
@@ -105,21 +105,25 @@ class Table:
         return reasons
 
     @property
+    def numbers(self) -> list[Number]:
+        """All numbers, row by row."""
+        return [number for row in self.rows for number in row.numbers]
+
+    @property
     def has_printed(self) -> bool:
         """Whether the paper prints any of these numbers."""
-        return any(number.printed is not None for row in self.rows for number in row.numbers)
+        return any(number.printed is not None for number in self.numbers)
 
     @property
     def has_numbers(self) -> bool:
         """Whether anything was run."""
-        return any(number.mean is not None for row in self.rows for number in row.numbers)
+        return any(number.mean is not None for number in self.numbers)
 
     @property
     def notes(self) -> list[str]:
         """Sentences: what the marks behind its numbers mean, and its own note."""
-        numbers = [number for row in self.rows for number in row.numbers]
-        collapsed = COLLAPSED if any(number.collapsed for number in numbers) else ""
-        partial = PARTIAL if any(number.partial for number in numbers) else ""
+        collapsed = COLLAPSED if any(number.collapsed for number in self.numbers) else ""
+        partial = PARTIAL if any(number.partial for number in self.numbers) else ""
         return [sentence(text) for text in (collapsed, partial, self.note) if text]
 
 

@@ -28,7 +28,7 @@ class Written:
 
 
 def write_document(document: Document, out_dir: str | os.PathLike[str]) -> Written:
-    """``index.html``, ``report.md``, ``report.tex``, ``numbers.csv``, ``claims.csv`` and ``figures/*.svg``."""
+    """``index.html``, ``report.md``, ``report.tex``, ``numbers.csv``, ``claims.csv``, ``figures/*.svg``."""
     folder = Path(out_dir)
     folder.mkdir(parents=True, exist_ok=True)
     drawn = drawings(document)
@@ -44,7 +44,7 @@ def write_document(document: Document, out_dir: str | os.PathLike[str]) -> Writt
 
 
 def write_page(document: Document, path: str | os.PathLike[str]) -> Path:
-    """One Markdown file; its drawings lie beside it in a folder of its name: ``docs/study.md``, ``docs/study/*.svg``."""
+    """One Markdown file, and its drawings in a folder of its name: ``docs/study.md``, ``docs/study/*.svg``."""
     page = Path(path)
     if not page.suffix:
         raise ValueError(
