@@ -45,7 +45,8 @@ def test_algorithm_and_fast_form_agree_over_200_batches_with_a_recovery(
     draw = np.random.default_rng(0)
     rows = draw.integers(0, len(pool), (200, 16))
     rows[100:130] = easy[draw.integers(0, len(easy), (30, 16))]
-    lr, recovery = (0.001, 0.35) if kind == "gn" else (0.005, 0.4)
+    settings = {("gn", True): (5e-4, 0.5), ("gn", False): (1e-3, 0.35), ("vit", True): (5e-3, 0.4), ("vit", False): (5e-3, 0.4)}
+    lr, recovery = settings[kind, regularised]
     method = wildtta.SAR2(lr=lr, recovery=recovery) if regularised else wildtta.SAR(lr=lr, recovery=recovery)
     fast = wildtta.adapt(fast_network, method)
     names = fast.learned_parameters
