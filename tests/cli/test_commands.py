@@ -152,7 +152,7 @@ def test_a_full_disk_stops_a_grid_with_one_line_and_it_goes_on_later(
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=32k", "tmpfs", str(disk)]
     if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("a small disk can only be mounted by root; test_bench_journal has the same with a file size limit")
+        pytest.skip("a small disk can only be mounted by root; tests/bench/test_journal.py has the same with a file size limit")
     try:
         grid, journal = tmp_path / "grid.toml", disk / "j.jsonl"
         grid.write_text(GRID)
