@@ -35,6 +35,7 @@ from wildtta.methods.zerosiam import ZeroSiam
 from wildtta.step.engine import Engine
 from wildtta.step.loop import Gradient, Loss, Selection
 from wildtta.step.report import Answer, Output, StepReport
+from wildtta.zero_shot import zero_shot
 
 __version__ = "0.2.0.dev0"
 __all__ = [
@@ -76,4 +77,5 @@ __all__ = [
     "methods",
     "option",
     "register",
+    "zero_shot",
 ]

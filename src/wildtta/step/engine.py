@@ -8,11 +8,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from wildtta.kernels import FastPasses
 from wildtta.network import Network
-from wildtta.network.features import FeatureTap
+from wildtta.network.features import FeatureTap, HeadPasses, features_of
+from wildtta.network.inputs import Inputs
 from wildtta.network.output import logits_of
 from wildtta.network.stages import run_to
 from wildtta.network.statistics import NormStatistics, Rule
@@ -55,6 +56,8 @@ class Engine:
         """BatchNorm layers that keep running statistics."""
         self.image_shape: tuple[int, ...] | None = None
         """Shape of one image, once a batch has shown it: for state that holds images."""
+        self.inputs: Inputs | None = None
+        """The arguments of the present call where they are several: a batch then holds the numbers of its samples."""
         self.companions: dict[str, Any] = {}
         """Frozen helpers of the method (a diffusion model, a branch's structure): no part of the state."""
         self.source: Tensor | None = None if learnables is None else learnables.vector()
@@ -75,12 +78,12 @@ class Engine:
 
     @property
     def device(self) -> torch.device:
-        return self.network.head.weight.device
+        return self.network.reference.device
 
     @property
     def dtype(self) -> torch.dtype:
         """The type in which losses are computed: the head's, but at least float32."""
-        return torch.promote_types(self.network.head.weight.dtype, torch.float32)
+        return torch.promote_types(self.network.reference.dtype, torch.float32)
 
     @property
     def lr(self) -> float:
@@ -170,21 +173,38 @@ class Engine:
 
     # -- passes --------------------------------------------------------------------------------------------------------
 
+    @contextlib.contextmanager
+    def calling(self, call: Tensor | Inputs) -> Iterator[Tensor]:
+        """The batch of a call, without a graph, as the passes within take it."""
+        if isinstance(call, Tensor):
+            yield _ordinary(call)
+            return
+        self.inputs = call.mapped(_ordinary)
+        try:
+            yield self.inputs.sample_numbers
+        finally:
+            self.inputs = None
+
     def forward(self, images: Tensor, *, grad: bool) -> Output:
         """One pass: logits and features in at least float32, with a graph where ``grad``."""
         with torch.set_grad_enabled(grad), pass_precision(self.precision, images.device):
-            raw, features = self._run(images) if self.compiled is None else self.compiled(images)
+            raw, passes = self._run(images)
         logits = logits_of(raw)
-        features = logits if features is None else features
-        if features.dim() != 2 or logits.dim() != 2:
+        if logits.dim() != 2 or len(logits) != len(images):
             raise ValueError(
-                f"expected logits [batch, classes] and features [batch, width] at the head {self.network.head_name!r}, "
-                f"got {tuple(logits.shape)} and {tuple(features.shape)}; name the classifier's last linear layer with head="
+                f"expected logits [batch, classes] for {len(images)} samples, got {tuple(logits.shape)}: one answer per "
+                "sample is needed (no dense prediction, detection or generation)"
             )
+        features = features_of(self.network.head, passes, logits)
         return Output(images, logits.to(self.dtype), features.to(self.dtype), raw)
 
-    def _run(self, images: Tensor) -> tuple[Any, Tensor | None]:
-        """The network's result and what entered its head."""
+    def _run(self, images: Tensor) -> tuple[Any, HeadPasses]:
+        """The network's result and what entered and left its head."""
+        if self.compiled is not None:
+            return self.compiled(images) if self.inputs is None else self.inputs.run(self.compiled, images)
+        if self.inputs is not None:
+            with contextlib.closing(FeatureTap(self.network.head)) as tap:
+                return self.inputs.run(self.network.module, images), tap.take()
         fast = self.fast.applied(images, recording=self.fixed_shapes)
         with fast, contextlib.closing(FeatureTap(self.network.head)) as tap:
             return self.fast.run(images), tap.take()
@@ -196,10 +216,8 @@ class Engine:
             return run_to(self.network.module, stage, images)
 
     def head_logits(self, features: Tensor) -> Tensor:
-        """h(z): the linear head alone, in the losses' type."""
-        head = self.network.head
-        bias = None if head.bias is None else head.bias.to(features.dtype)
-        return nn.functional.linear(features, head.weight.to(features.dtype), bias)
+        """h(z): the head alone, in the losses' type."""
+        return self.network.logits(features)
 
     @contextlib.contextmanager
     def at(self, values: Tensor, back_to: Tensor) -> Iterator[None]:
@@ -212,3 +230,9 @@ class Engine:
 
 
 COUNTERS = ("resets", "skipped", "forwards", "backwards", "computed_forwards", "computed_backwards")
+
+
+def _ordinary(value: Tensor) -> Tensor:
+    """Without a graph, and not of inference mode: such a tensor could not be saved for a backward pass."""
+    value = value.detach()
+    return value.clone() if value.is_inference() else value
