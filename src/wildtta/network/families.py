@@ -17,12 +17,26 @@ _QUERIES = re.compile(r"(^|_)(q|qkv|query|queries|wqkv|in_proj)(_|$)|^c_attn$|qu
 
 
 def family_of(network: nn.Module) -> Family:
-    """``transformer`` where something attends or only tokens are mixed, else ``convolutional``.
+    """``transformer`` where blocks attend or only tokens are mixed, else ``convolutional``.
 
-    Mixers (MLP-Mixer, gMLP, ResMLP, FNet) are blocks of linear layers and norms over the tokens of a patch or word
-    embedding, as transformers are, and learn at their rates.
+    Mixers (MLP-Mixer, gMLP, FNet) are blocks of linear layers and norms over the tokens of a patch or word embedding, as
+    transformers are, and learn at their rates. A convolutional network that only pools by attention (CLIP's ResNets) is
+    convolutional.
     """
-    return "transformer" if any(map(_attends, network.modules())) or _mixes_tokens(network) else "convolutional"
+    attending = sum(map(_attends, network.modules()))
+    pools = attending == 1 and any(
+        set(part.kernel_size) != {1} and not _cuts_patches(part) for part in _convolutions(network)
+    )
+    return "transformer" if (attending and not pools) or _mixes_tokens(network) else "convolutional"
+
+
+def _convolutions(network: nn.Module) -> list[nn.Conv1d | nn.Conv2d | nn.Conv3d]:
+    return [module for module in network.modules() if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d)]
+
+
+def _cuts_patches(convolution: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> bool:
+    """Whether its windows neither overlap nor leave anything out, as in a patch embedding."""
+    return tuple(convolution.kernel_size) == tuple(convolution.stride)
 
 
 def _attends(module: nn.Module) -> bool:
@@ -33,11 +47,10 @@ def _attends(module: nn.Module) -> bool:
 
 
 def _mixes_tokens(network: nn.Module) -> bool:
-    """Tokens come from an embedding (of words, or of patches: a convolution that never overlaps), and nothing else convolves."""
+    """Tokens come from an embedding of words, or of patches by a convolution, and nothing else convolves."""
     modules = list(network.modules())
-    convolutions = [module for module in modules if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d)]
-    spatial = [module for module in convolutions if set(module.kernel_size) != {1}]
-    patches = [module for module in spatial if tuple(module.kernel_size) == tuple(module.stride)]
+    spatial = [module for module in _convolutions(network) if set(module.kernel_size) != {1}]
+    patches = [module for module in spatial if _cuts_patches(module)]
     words = any(isinstance(module, nn.Embedding) for module in modules)
     embeds = (len(spatial) == len(patches) == 1) or (words and not spatial)
     norms = [module for module in modules if is_norm(module)]

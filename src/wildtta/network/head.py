@@ -32,7 +32,7 @@ def find_head(network: nn.Module, head: str | nn.Module, seen: Execution | None)
             return next(reversed(linears.items()))
         raise ValueError(_none_found(network, layers))
     logits = seen.logits
-    made = [(name, layers[name], before, after) for name, (before, after) in seen.vectors.items()]
+    made = [(name, layers[name], before, after) for name, (before, after) in seen.vectors.items() if name in layers]
     made = [entry for entry in made if classes_in(entry[1], entry[3]) == logits.shape[-1]]
     for name, layer, _, after in made:  # the innermost comes first: it ends before the modules around it
         if after.data_ptr() == logits.data_ptr():

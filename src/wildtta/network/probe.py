@@ -20,6 +20,8 @@ _LENGTHS = (16, 128, 1024)
 """Of tokens, of time series and of point clouds."""
 _WAVEFORMS = (16_000, 4_000)
 """Samples of sound: a second at the usual rate, and less for small networks."""
+_FRAMES = 4
+"""Of a clip."""
 
 
 @dataclass
@@ -35,7 +37,8 @@ class Execution:
     spans: dict[str, tuple[int, int]] = field(default_factory=dict)
     shapes: dict[str, tuple[torch.Size | None, torch.Size | None]] = field(default_factory=dict)
     vectors: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    """What entered and left the layers that may be a head (:func:`makes_vectors`), when they last ran."""
+    """What entered and left the layers that may be a head (:func:`makes_vectors`, or from vectors to vectors), when they
+    last ran."""
     logits: Tensor | None = None
 
     @property
@@ -64,14 +67,11 @@ def makes_vectors(module: nn.Module) -> bool:
     return [value.dim() for value in matrices if value is not None and value.dim() > 1] == [2]
 
 
-def input_convolution(network: nn.Module, seen: Execution | None = None) -> Convolution | None:
-    """The convolution that the input enters as it is: it tells the input's rank and channels. None where there is none.
-
-    Without an execution the first one registered is taken.
-    """
-    convolutions = {name: part for name, part in network.named_modules() if isinstance(part, Convolution)}
+def input_convolution(network: nn.Module, seen: Execution | None) -> Convolution | None:
+    """The convolution that the input was seen to enter as it is: it tells the input's rank and channels."""
     if seen is None:
-        return next(iter(convolutions.values()), None)
+        return None
+    convolutions = {name: part for name, part in network.named_modules() if isinstance(part, Convolution)}
     first = min(
         (name for name in convolutions if name in seen.spans), key=lambda name: seen.spans[name][0], default=None
     )
@@ -99,7 +99,7 @@ def _hinted_shapes(network: nn.Module) -> Iterator[tuple[int, ...]]:
             if size is None:
                 continue
             height, width = (size, size) if isinstance(size, int) else tuple(size)[-2:]
-            convolution = input_convolution(network)
+            convolution = next((part for part in network.modules() if isinstance(part, Convolution)), None)
             channels: int = getattr(holder, "num_channels", None) or getattr(convolution, "in_channels", None) or 3
             yield (int(channels), int(height), int(width))
     yield from _hinted_sequences(getattr(network, "config", None))
@@ -137,6 +137,9 @@ def _candidate_shapes(network: nn.Module) -> Iterator[tuple[int, ...]]:
             yield from ((length, channels) for length in _LENGTHS)
             yield from ((length,) for length in _WAVEFORMS if channels == 1)
     yield from ((length, width) for length in _LENGTHS for width in widths)
+    yield from (
+        (_FRAMES, channels, side, side) for channels, dimensions in kinds if dimensions == 2 for side in (32, 224)
+    )
 
 
 def _candidates(network: nn.Module, reference: Tensor) -> Iterator[Tensor]:
@@ -176,7 +179,8 @@ def _watch(network: nn.Module, call: Tensor | Inputs) -> Execution:
 
     def leave(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         name = names[module]
-        if module in heads and inputs and isinstance(inputs[0], Tensor) and isinstance(output, Tensor):
+        tensors = bool(inputs) and isinstance(inputs[0], Tensor) and isinstance(output, Tensor)
+        if tensors and (module in heads or inputs[0].dim() == output.dim() == 2):
             seen.vectors.pop(name, None)  # the order is that of the last run
             seen.vectors[name] = inputs[0], output
         if name not in seen.spans:
