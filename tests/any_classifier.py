@@ -77,7 +77,7 @@ def _small_bit() -> nn.Module:
 
     return ResNetV2(
         layers=[1, 1],
-        channels=(32, 64),
+        channels=(128, 128),
         stem_chs=32,
         num_classes=CLASSES,
         conv_layer=StdConv2d,
