@@ -19,7 +19,7 @@ from wildtta.methods.eata import EATA, ETA
 from wildtta.methods.gradient import EntropyMethod, GradientMethod
 from wildtta.methods.lame import LAME
 from wildtta.methods.memo import MEMO
-from wildtta.methods.none import NoAdapt
+from wildtta.methods.none import NoAdaptation
 from wildtta.methods.options import option
 from wildtta.methods.rdumb import RDumb
 from wildtta.methods.recap import ReCAP
@@ -61,7 +61,7 @@ __all__ = [
     "InfoMax",
     "Loss",
     "Method",
-    "NoAdapt",
+    "NoAdaptation",
     "Output",
     "RDumb",
     "ReCAP",
