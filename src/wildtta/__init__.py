@@ -3,7 +3,8 @@
     model = wildtta.adapt(network)
     logits = model(images)
 
-The config classes below are the methods; :func:`methods` lists their names. ``Method``, ``GradientMethod`` and the types
+The config classes below are the methods; :func:`methods` lists their names. :func:`zero_shot` makes a classifier of an
+encoder and class embeddings, :func:`log_steps` follows an adapter in a logger. ``Method``, ``GradientMethod`` and the types
 after them are what an author of a method needs.
 """
 
@@ -35,6 +36,7 @@ from wildtta.methods.zerosiam import ZeroSiam
 from wildtta.step.engine import Engine
 from wildtta.step.loop import Gradient, Loss, Selection
 from wildtta.step.report import Answer, Output, StepReport
+from wildtta.tracking import log_steps
 from wildtta.zero_shot import zero_shot
 
 __version__ = "0.2.0.dev0"
@@ -74,6 +76,7 @@ __all__ = [
     "ZeroSiam",
     "adapt",
     "answer_with",
+    "log_steps",
     "methods",
     "option",
     "register",

@@ -414,6 +414,15 @@ class Adapter(nn.Module):
             self._graphs = self._new_graphs()
         return self
 
+    def __getattr__(self, name: str) -> Any:
+        """What the adapter lacks is the network's: ``config``, ``pretrained_cfg``, ``device`` …"""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name.startswith("_") or "network" not in self.__dict__.get("_modules", {}):
+                raise
+            return getattr(self.network, name)
+
     def __repr__(self) -> str:
         if "_engine" not in self.__dict__:
             return f"Adapter(unloaded, {type(self.network).__name__})"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from wildtta.bench import Cell, Row
 from wildtta.bench.workload import images_in, passes
 
+
 @dataclass(frozen=True, kw_only=True)
 class Pace:
     """Milliseconds per sample of one network on one device."""
