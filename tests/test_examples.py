@@ -42,6 +42,7 @@ def test_a_data_loader_loop_gains_and_gives_the_network_back(monkeypatch: pytest
     assert same_bits(snapshot(bare), before) == []
 
 
+@pytest.mark.slow
 def test_lightning_adapts_in_its_inference_mode_and_gives_the_network_back(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("lightning")
     example = _example("lightning_adaptation", monkeypatch)
@@ -55,7 +56,10 @@ def test_lightning_adapts_in_its_inference_mode_and_gives_the_network_back(monke
     module = example.Classifier()
     before = snapshot(module.model)
     trainer = example.lightning.Trainer(
-        accelerator="cpu", logger=False, enable_progress_bar=False, callbacks=[example.TestTimeAdaptation(method="tent")]
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+        callbacks=[example.TestTimeAdaptation(method="tent")],
     )
     trainer.test(module, loop.noisy_glyphs(count=64), verbose=False)
     assert not isinstance(module.model, wildtta.Adapter)
