@@ -39,7 +39,7 @@ from wildtta.step.report import Answer, Output, StepReport
 from wildtta.tracking import log_steps
 from wildtta.zero_shot import zero_shot
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"
 __all__ = [
     "COME",
     "DDA",

@@ -14,8 +14,9 @@ QUIET_S = 3.0
 """What is over within this time says nothing."""
 EVERY_S = 10.0
 """Time between two lines where there is no terminal."""
-TELLING_SHARE = 0.02
-"""Below this share of the work, what it took says little about the rest: no time left is told."""
+TELLING_SHARE, TELLING_AT_ONCE = 0.02, 0.2
+"""Below this share of the work, what it took says little about the rest: no time left is told. The second is for a first sign
+of progress, which starting up has made late."""
 
 
 class Progress:
@@ -77,8 +78,10 @@ class Progress:
         if share is None or share <= 0:
             return ""
         self._first = self._first or (now, share)
-        since, before = self._first if now > self._first[0] and share > self._first[1] else (self._began, 0.0)
-        if share < TELLING_SHARE or now <= since:
+        since, before, least = *self._first, TELLING_SHARE
+        if now <= since or share <= before:
+            since, before, least = self._began, 0.0, TELLING_AT_ONCE
+        if share < least or now <= since:
             return ""
         return f"about {_duration((1 - share) * (now - since) / (share - before))} left"
 

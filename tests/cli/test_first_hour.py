@@ -66,7 +66,7 @@ def test_weights_of_torch_save_are_converted_by_the_command_that_the_error_names
     command = re.search(r"convert it once: (wildtta convert-weights .+)", errors)
     assert command is not None
     assert wildtta(*shlex.split(command[1])[1:])[0] == 0
-    code, output, errors = wildtta(*common, "--weights", tmp_path / "x.safetensors")
+    code, _, errors = wildtta(*common, "--weights", tmp_path / "x.safetensors")
     assert code == 0, errors
 
 
