@@ -1,6 +1,6 @@
 """A DataLoader loop: predict, learn and count, with batches as torch gives them.
 
-    python docs/examples/dataloader.py
+python docs/examples/dataloader.py
 """
 
 from collections.abc import Iterable

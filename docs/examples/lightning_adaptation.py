@@ -1,6 +1,6 @@
 """Lightning: a callback that adapts the network while `trainer.test` or `trainer.predict` runs, and then gives it back.
 
-    python docs/examples/lightning_adaptation.py
+python docs/examples/lightning_adaptation.py
 """
 
 from typing import Any
@@ -49,7 +49,11 @@ class Classifier(lightning.LightningModule):
 
 def accuracy(*callbacks: lightning.Callback) -> float:
     trainer = lightning.Trainer(
-        accelerator="cpu", logger=False, callbacks=list(callbacks), enable_progress_bar=False, enable_model_summary=False
+        accelerator="cpu",
+        logger=False,
+        callbacks=list(callbacks),
+        enable_progress_bar=False,
+        enable_model_summary=False,
     )
     (result,) = trainer.test(Classifier(), noisy_glyphs(), verbose=False)
     return result["accuracy"]

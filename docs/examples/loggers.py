@@ -1,6 +1,6 @@
 """TensorBoard, Weights & Biases and whatever is like them: `wildtta.log_steps` follows an adapter.
 
-    python docs/examples/loggers.py
+python docs/examples/loggers.py
 """
 
 from dataloader import noisy_glyphs

@@ -1,6 +1,6 @@
 """Three lines on a plain nn.Module, with the core dependencies alone.
 
-    python docs/examples/three_lines.py
+python docs/examples/three_lines.py
 """
 
 import torch

@@ -29,7 +29,9 @@ def pictures(count: int) -> list[Image.Image]:
 
 if __name__ == "__main__":
     pipe = small_pipeline()
-    pipe.model = wildtta.adapt(pipe.model, "tent", lr=1e-3)  # what the adapter lacks (config, device …) is the network's
+    pipe.model = wildtta.adapt(
+        pipe.model, "tent", lr=1e-3
+    )  # what the adapter lacks (config, device …) is the network's
     for answer in pipe(pictures(16), batch_size=8):
         print(answer[0])
     print(pipe.model.last)
