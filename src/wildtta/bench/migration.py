@@ -168,7 +168,11 @@ def _migrated(row: Row) -> tuple[Row, str]:
             # 0.1's titles call settings SAR² that are not, or not any more.
             name = title(today.title, options) if options else None
         new = Cell.from_json({**cell, "method": method, "options": {**of_adapt, **options}, "name": name})
-        changed = {"key": new.key, "cell": new.to_json(), "resolved": plain(new.config.identity(new.batch_size), "resolved")}
+        changed = {
+            "key": new.key,
+            "cell": new.to_json(),
+            "resolved": plain(new.config.identity(new.batch_size), "resolved"),
+        }
         return {**row, **changed, "migrated": past}, name or today.title
     except LookupError as error:
         label = title(f"{before['title']} of 0.1", {n: v for n, v in resolved.items() if v != before["options"].get(n)})

@@ -42,10 +42,16 @@ class Launch:
         None
     )
     tensorboard: Annotated[str | None, typer.Option(help="Also write TensorBoard files.", metavar="DIR")] = None
+    seconds: Annotated[
+        float | None, typer.Option(min=0, help="Begin no cell after so many seconds; the same command goes on later.")
+    ] = None
 
     def __call__(self, cells: Sequence[Cell], *, journal: Path | None, **changes: Any) -> Outcome:
         """:func:`wildtta.bench.launch` with these options; ``changes`` go before them."""
-        return bench.launch(cells, journal=journal, **{**asdict(self), **changes})
+        outcome = bench.launch(cells, journal=journal, **{**asdict(self), **changes})
+        if outcome.left:
+            typer.echo(f"time is up, {outcome.left} cells are left; run the same command again to go on", err=True)
+        return outcome
 
 
 def runs_cells(verb: Callable[..., None]) -> Callable[..., None]:
@@ -78,6 +84,13 @@ def one_line_errors(journal: Path | None = None) -> Iterator[None]:
         safe = f"finished cells are in {journal}; " if journal is not None else ""
         typer.echo(f"\nwildtta: interrupted; {safe}run the same command again to go on", err=True)
         raise typer.Exit(130) from None  # as a shell reports SIGINT
+
+
+def exit_code(*outcomes: Outcome) -> int:
+    """0: all done; 1: some cells failed; 3: the time was up before all had begun."""
+    if any(outcome.failed for outcome in outcomes):
+        return 1
+    return 3 if any(outcome.left for outcome in outcomes) else 0
 
 
 def pairs(entries: Sequence[str] | None, option: str) -> dict[str, Any]:

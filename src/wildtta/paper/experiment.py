@@ -30,6 +30,7 @@ class Spot:
         metric: path into a journal row, such as ``metrics/accuracy``, or what
             :func:`wildtta.paper.view.value_of` makes of a row.
         printed: the paper's number at this place, and ``printed_std`` its standard deviation.
+        words: what stands here instead of a number, and ``printed_words`` in the paper.
         missing: why it cannot be run in this setting; empty where it can.
     """
 
@@ -40,6 +41,8 @@ class Spot:
     metric: str = ACCURACY
     printed: float | None = None
     printed_std: float | None = None
+    words: str = ""
+    printed_words: str = ""
     missing: str = ""
 
 

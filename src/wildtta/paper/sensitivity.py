@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from wildtta.paper.checks import arrow, flat
+from wildtta.paper.checks import arrow, flat, works
 from wildtta.paper.experiment import Claim, Experiment, Part, Spot, later
 from wildtta.paper.plan import LABEL_SHIFT, SHOT_NOISE, one_stream, place
 from wildtta.paper.recipes import RECIPES, Recipe
@@ -55,7 +55,8 @@ def _swept(
     numbers = [view.mean(*row, column) for column in view.columns[2 + skip :]]
     floor = view.mean(*row, over) if over is not None else -math.inf
     told = f"{values}: {arrow(numbers)} (spread {max(numbers) - min(numbers):.1f})"
-    yield min(numbers) > floor and flat(numbers, within), told + (f", {over} {floor:.1f}" if over else "")
+    holds = min(numbers) > floor and works(view, *numbers) and flat(numbers, within)
+    yield holds, told + (f", {over} {floor:.1f}" if over else "")
 
 
 TABLE_I = Experiment(
