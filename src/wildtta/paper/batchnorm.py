@@ -31,7 +31,6 @@ def _ttt_rates(setting: Setting) -> list[Spot]:
 TABLE_A = Experiment(
     "table-a",
     "TTT with a learning rate that grows with the batch, Gaussian noise",
-    "ImageNet-C gaussian_noise 5, 2 networks; rotation heads for TTT",
     _ttt_rates,
     Claim(
         "On batch norm TTT gains with the batch size (21.2 to 24.6)",
@@ -82,7 +81,6 @@ def _mixture_is_below(view: View) -> Iterator[Part]:
 TABLE_P = Experiment(
     "table-p",
     "Tent on batch norm under the mixture, growing batches at a fixed learning rate",
-    "ImageNet-C severities 5 and 3, ResNet50-BN",
     _larger_batches,
     Claim("At level 5 Tent on batch norm gains from larger batches under the mixture", _larger_is_better),
     Claim("At level 3 it peaks in between (at 256) and then falls", _peaks_in_between),
@@ -123,7 +121,6 @@ def _convnext_fails(view: View) -> Iterator[Part]:
 TABLE_Q = Experiment(
     "table-q",
     "Tent on ConvNeXt and batch norm, class-ordered",
-    "ImageNet-C severities 5 and 3, ResNet50-BN and ConvNeXt-B",
     _convnext,
     Claim("Tent lowers ConvNeXt at level 5 and lifts it at level 3", _tent_on_convnext),
     Claim("Tent ruins batch norm at both levels (18.0 to 2.1, 39.8 to 3.4)", _tent_ruins_batch_norm),

@@ -141,7 +141,6 @@ def _from_inside(name: str, title: str, draw: Draw, *claims: Claim, note: str = 
     return Experiment(
         name,
         f"Tent from inside: {title}",
-        "ImageNet-C gaussian_noise 5 and 3, ResNet50-GN",
         _tent_at_two_levels(GN, "gaussian_noise", _COLLAPSE_MEASURES),
         *claims,
         draw=draw,
@@ -248,7 +247,6 @@ def _only_together(view: View) -> Iterator[Part]:
 FIGURE_B = Experiment(
     "figure-b",
     "Gradient norm under SAR's components, shot noise, class-ordered",
-    "ImageNet-C shot_noise 5, ViT",
     one_stream([VIT], {label: RECIPES[label] for label in _NORM_CURVES}, **SHOT_NOISE),
     Claim("Only reliable and sharpness-aware together keep the gradient norm in range throughout", _only_together),
     draw=_draw_norms,
@@ -308,7 +306,6 @@ def _growth_accelerates(view: View) -> Iterator[Part]:
 FIGURE_D = Experiment(
     "figure-d",
     "Redundancy and inequity of the unadapted network over severities",
-    "ImageNet-C gaussian_noise 1-5 and the clean validation set, 2 networks",
     _severities,
     Claim("R and I of the unadapted network grow with the severity", _grow),
     Claim("The growth accelerates (ViT R: +3.1 from level 1 to 2, +97.9 from 4 to 5)", _growth_accelerates),
@@ -342,7 +339,6 @@ def _low_and_flat(view: View) -> Iterator[Part]:
 FIGURE_E = Experiment(
     "figure-e",
     "Redundancy and inequity under Tent, shot noise",
-    "ImageNet-C shot_noise 5 and 3, ViT",
     _tent_at_two_levels(VIT, "shot_noise", ("representation",)),
     Claim("At level 5 R falls at first and then explodes", _falls_then_explodes),
     Claim("At level 3 R falls steadily", _falls_steadily),
@@ -373,7 +369,6 @@ def _same_class(view: View) -> Iterator[Part]:
 TABLE_L = Experiment(
     "table-l",
     "The class that the mean feature favours before adaptation, and the class Tent collapses to",
-    "ImageNet-C severity 5, 2 networks",
     _classes,
     Claim("Tent collapses to the class that the mean feature favoured before, in 6 of 8 cases", _same_class),
     row_names=("class",),
@@ -406,7 +401,6 @@ def _none_near_zero(view: View) -> Iterator[Part]:
 TABLE_M = Experiment(
     "table-m",
     "Feature dimensions near zero (mean |z| < m), before and after Tent, Gaussian noise",
-    "ImageNet-C gaussian_noise 5, 2 networks",
     _near_zero,
     Claim("Tent drives more GN feature dimensions towards zero", _towards_zero),
     Claim("Batch norm has no such dimensions", _none_near_zero),

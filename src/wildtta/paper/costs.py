@@ -77,7 +77,6 @@ def _passes(view: View) -> Iterator[Part]:
 TABLE_2 = Experiment(
     "table-2",
     "Cost on one stream of Gaussian noise, severity 5",
-    "ImageNet-C gaussian_noise 5 (all 15 for the mixed column); TTT needs a rotation head",
     _table_2,
     Claim(
         "SAR takes about Tent's time (115 and 110 s)",

@@ -30,7 +30,7 @@ IMAGENET_NETWORKS: dict[str, str] = {
     CONVNEXT: "timm:convnext_base.fb_in1k",
 }
 #: The embedded networks: small ones that play the part of the paper's.
-GLYPH_NETWORKS: dict[str, str] = {GN: "glyphs:resnet_gn", VIT: "glyphs:vit"}
+GLYPH_NETWORKS: dict[str, str] = {BN: "glyphs:resnet_bn", GN: "glyphs:resnet_gn", VIT: "glyphs:vit"}
 
 #: Classes of a data set; 1000 where it is not here.
 CLASSES = {"glyphs": 200, "imagenet-r": 200}

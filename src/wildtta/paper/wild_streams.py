@@ -17,7 +17,6 @@ from wildtta.report.chart import BarChart, Chart, Line, LineChart
 _GAUSSIAN = ("gaussian_noise",)
 _BARS = ("no adapt", "avg adapt", "mix adapt")
 _LEVEL_ROWS = ("method", "model", "severity")
-_TTT_NEEDS = "3 networks; rotation heads for TTT"
 
 
 def _wild_streams(setting: Setting) -> list[Spot]:
@@ -72,7 +71,6 @@ def _degrades(view: View) -> Iterator[Part]:
 FIGURE_1 = Experiment(
     "figure-1",
     "Tent in three wild streams",
-    "ImageNet-C severity 5, ResNet50-BN",
     _wild_streams,
     Claim("Tent on batch norm degrades under the mixture, with small batches and under label shift", _degrades),
     draw=_draw_wild_streams,
@@ -162,7 +160,6 @@ def _ttt_varies_on_vit(view: View) -> Iterator[Part]:
 FIGURE_4 = Experiment(
     "figure-4",
     "Accuracy over the batch size, Gaussian noise",
-    f"ImageNet-C gaussian_noise 5 and 3, {_TTT_NEEDS}",
     _over(_batch_sizes),
     Claim("Tent on batch norm falls sharply below a batch of 8", _falls_below_8),
     Claim(
@@ -225,7 +222,6 @@ def _fails_less(view: View) -> Iterator[Part]:
 FIGURE_5 = Experiment(
     "figure-5",
     "Mixture of 15 corruptions against one at a time",
-    f"ImageNet-C severities 5 and 3, {_TTT_NEEDS}",
     _mixture_bars,
     Claim(
         "On batch norm the mixture is below one corruption at a time, for Tent and TTT",
@@ -268,7 +264,6 @@ def _at_ratio_1(view: View) -> Iterator[Part]:
 FIGURE_6 = Experiment(
     "figure-6",
     "Accuracy over the imbalance ratio, Gaussian noise",
-    f"ImageNet-C gaussian_noise 5 and 3, {_TTT_NEEDS}",
     _over(_ratios),
     Claim(
         "Tent on batch norm falls steeply with the imbalance ratio, at both levels",
