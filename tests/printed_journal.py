@@ -74,6 +74,8 @@ def _printed_journal(experiment: Experiment, where: Setting) -> dict[str, Row]:
             continue
         for cell in spot.cells:
             row = rows.setdefault(cell.key, empty_row(cell, experiment, where))
-            row["cost"]["resets"] = int((cell.method, cell.scenario, *cell.corruptions) in RECOVERIES and "vit" in cell.model)
+            row["cost"]["resets"] = int(
+                (cell.method, cell.scenario, *cell.corruptions) in RECOVERIES and "vit" in cell.model
+            )
             put(row, spot.metric, spot.printed + (cell.seed - 1) * deviation.get(spot.row, 0.0))
     return rows
