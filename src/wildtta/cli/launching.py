@@ -16,6 +16,7 @@ import typer
 
 from wildtta import bench
 from wildtta.bench import BenchError, Cell, Outcome, Row
+from wildtta.report.table import Table
 
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda (all GPUs), or names with commas: cuda:0,cuda:1.")]
 
@@ -114,16 +115,25 @@ def console(wide: int) -> Any:
     return Console(width=None if sys.stdout.isatty() else wide)
 
 
+def print_table(table: Table) -> None:
+    """A report's table, and what its marks mean."""
+    from wildtta.report.terminal import rich_table
+
+    console(_WIDE).print(rich_table(table))
+    for note in table.notes:
+        typer.echo(note)
+
+
 def print_rows(rows: Sequence[Row]) -> None:
     """A table of results, with fewer columns on a narrow terminal; failures follow with their reasons."""
-    from rich.table import Table
+    from rich.table import Table as RichTable
 
     screen = console(_WIDE)
     good = [(Cell.from_row(row), row) for row in rows if row["status"] == "ok"]
     if good:
         models = list(dict.fromkeys(cell.model_title for cell, _ in good))
         numbers = [name for name in _NUMBERS if screen.width >= _WIDE or name in _ESSENTIAL]
-        table = Table(show_edge=False, pad_edge=False, title=models[0] if len(models) == 1 else None)
+        table = RichTable(show_edge=False, pad_edge=False, title=models[0] if len(models) == 1 else None)
         for heading in (["model"] if len(models) > 1 else []) + ["method", "stream"]:
             table.add_column(heading, overflow="fold", min_width=10)
         for heading in numbers:

@@ -13,7 +13,7 @@ import typer
 from wildtta.bench import BenchError, Cell, Row, read
 from wildtta.bench.errors import refuse_unknown
 from wildtta.bench.launching import devices_named
-from wildtta.cli.launching import Launch, console, exit_code, one_line_errors, pairs, runs_cells
+from wildtta.cli.launching import Launch, console, exit_code, one_line_errors, pairs, print_table, runs_cells
 from wildtta.paper import (
     Experiment,
     Network,
@@ -30,7 +30,7 @@ from wildtta.paper import (
 from wildtta.paper.estimate import estimate, measure_pace, measured_rates
 from wildtta.paper.settings import IMAGENET_NETWORKS
 from wildtta.report.document import gather
-from wildtta.report.terminal import claim_lines, rich_table
+from wildtta.report.terminal import claim_lines
 from wildtta.report.writing import write_document
 
 _WIDE = 160
@@ -176,10 +176,9 @@ def _report(experiments: Sequence[Experiment], where: Setting, rows: Sequence[Ro
     shown = section(where, rows, [experiment.name for experiment in experiments])
     document = gather(rows, title=f"SAR and SAR² on {where.where}", sections=[shown])
     figures = [replace(figure.table, title=figure.title) for figure in shown.figures if figure.table is not None]
-    screen = console(_WIDE)
     for table in (*shown.tables, *figures):
-        screen.print(rich_table(table))
-        screen.print()
+        print_table(table)
+        typer.echo()
     for line in claim_lines(document.outcomes):
         typer.echo(line)
     typer.echo(f"report: {write_document(document, out).html}")

@@ -19,10 +19,14 @@ def rich_table(table: Table) -> Any:
         shown.add_column(name, no_wrap=True)
     for column in table.columns:
         shown.add_column(column.label, justify="right", no_wrap=True)
+    before: str | None = None
     for row in table.rows:
+        if len(row.labels) > 1 and before not in (None, row.labels[0]):
+            shown.add_section()
+        before = row.labels[0]
         texts = []
         for number, column in zip(row.numbers, table.columns, strict=True):
-            text = own_text(number, column.digits) or "–"
+            text = (own_text(number, column.digits) or "–") + " †" * number.collapsed
             if table.comparable and printed_text(number, column.digits):
                 text += f" ({printed_text(number, column.digits)})"
             texts.append(Text(text, style="bold" if number.best else ""))
