@@ -36,6 +36,8 @@ GLYPH_NETWORKS: dict[str, str] = {BN: "glyphs:resnet_bn", GN: "glyphs:resnet_gn"
 CLASSES = {"glyphs": 200, "imagenet-r": 200}
 #: Dozens of passes per image: on scaled-down streams they get a few images only.
 SLOW = frozenset({"memo", "ttt", "dda"})
+#: Of these, the ones that start every image from the source: the order of a stream changes nothing, one seed is enough.
+EPISODIC = frozenset({"memo", "dda"})
 #: Options without which a method cannot run on any network, and how to come by them.
 FILES = {
     "ttt": ("branch", "TTT needs a rotation branch (wildtta ttt-train)"),
@@ -260,10 +262,10 @@ class Setting:
             measure_options={name: self.scale.measures[name] for name in measure if name in self.scale.measures},
             **{**stream, **({"batch_size": 1} if scenario == "single" else {})},
         )
-        return tuple(
-            dataclasses.replace(cell, seed=seed)
-            for seed in range(self.seeds if seeds is None else min(seeds, self.seeds))
-        )
+        count = self.seeds if seeds is None else min(seeds, self.seeds)
+        if few is not None and method in EPISODIC:
+            count = 1
+        return tuple(dataclasses.replace(cell, seed=seed) for seed in range(count))
 
 
 def setting(
