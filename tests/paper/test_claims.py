@@ -224,7 +224,7 @@ ONLY_ON_IMAGENET = {"table-4/C2", "table-5/C5", "table-h/C2", "table-q/C1", "tab
 def test_few_claims_need_the_papers_own_data() -> None:
     """On glyphs every other claim finds its network, method and corruption."""
     assert len(ONLY_ON_IMAGENET) <= 8
-    for where in (setting("glyphs", overrides=FILES), setting("glyphs", scale="quick", overrides=FILES)):
+    for where in (setting("glyphs"), setting("glyphs", scale="quick")):
         for claim in claims():
             experiment = experiments()[claim.experiment]
             outcome = decide(claim, View(experiment, where, {}))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from printed_journal import FILES, papers_setting
+from printed_journal import papers_setting
 from wildtta import SAR2
 from wildtta.bench import read
 from wildtta.paper import Network, Setting, Spot, View, claims, experiments, needs, printed, select, setting, unique
@@ -120,7 +120,6 @@ def test_what_a_setting_lacks_is_said() -> None:
     only = setting("glyphs", scale="tiny", networks={"ResNet50-GN": Network(model="glyphs:resnet_gn")})
     lacking = {spot.row: spot.missing for spot in experiments()["table-1"].plan(only)}
     assert "no counterpart on glyphs" in lacking["ResNet50-BN", "Tent"]
-    assert "diffusion model" in spots["ResNet50-GN", "DDA"].missing
     assert spots["ResNet50-GN", "SAR2"].missing == ""
     only = setting("glyphs", scale="tiny", methods=["none", "sar2"])
     spots = {spot.row: spot for spot in experiments()["table-1"].plan(only)}
@@ -141,7 +140,7 @@ def test_needs_are_what_the_plan_reads(full: Setting) -> None:
 
 
 def test_slow_methods_see_every_class_of_an_ordered_stream() -> None:
-    glyphs = setting("glyphs", overrides=FILES)
+    glyphs = setting("glyphs")
     cells = {(c.method, c.scenario): c for n in ("table-1", "table-3") for c in experiments()[n].cells(glyphs)}
     memo, tent = cells["memo", "label_shift"], cells["tent", "label_shift"]
     assert (memo.scenario_options["draws"], memo.limit, images_in(memo)) == (1, None, 200)

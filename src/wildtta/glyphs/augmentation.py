@@ -1,7 +1,7 @@
 """What training does to the glyphs: random degradations, each applied to half of the images.
 
 They keep the evaluated corruptions readable at severity 5, and not more. None uses the code of those
-corruptions. The closest relatives are noise (at most 0.10; Gaussian noise of severity 5 has a deviation of
+corruptions. The closest relatives are noise (at most 0.11; Gaussian noise of severity 5 has a deviation of
 0.18) and contrast (at least 0.15; 0.05 at severity 5).
 """
 

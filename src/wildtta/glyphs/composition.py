@@ -13,6 +13,7 @@ import torch.nn.functional as F
 
 from wildtta.glyphs.atlas import INK_SIZE, MASK_SIZE
 from wildtta.glyphs.characters import CHARACTERS
+from wildtta.randomness import GOLDEN, as_int64, splitmix64_
 
 Split = Literal["train", "test"]
 
@@ -59,10 +60,10 @@ def uniform_draws(indices: torch.Tensor, *, seed: int, split: Split, count: int)
     """``[n, count]`` in [0, 1): SplitMix64 (Steele, Lea and Flood 2014) of seed, split, index and draw."""
     if split not in _SPLITS:
         raise ValueError(f"split: expected one of {sorted(_SPLITS)}, got {split!r}")
-    stream = _mix(torch.tensor(_signed(seed + _SPLITS[split] * _GOLDEN)))
-    image = _mix(int(stream) + indices * _signed(_GOLDEN))
-    numbers = torch.arange(1, count + 1, device=indices.device) * _signed(_GOLDEN)
-    hashed = _mix(image[:, None] + numbers)
+    stream = splitmix64_(torch.tensor(as_int64(seed + _SPLITS[split] * GOLDEN)))
+    image = splitmix64_(int(stream) + indices * as_int64(GOLDEN))
+    numbers = torch.arange(1, count + 1, device=indices.device) * as_int64(GOLDEN)
+    hashed = splitmix64_(image[:, None] + numbers)
     return ((hashed >> 40) & 0xFFFFFF).float() / 2**24
 
 
@@ -132,23 +133,3 @@ def _between(bounds: tuple[float, float], draw: torch.Tensor) -> torch.Tensor:
 
 def _symmetric(draw: torch.Tensor) -> torch.Tensor:
     return 2 * draw - 1
-
-
-_GOLDEN = 0x9E3779B97F4A7C15
-
-
-def _signed(value: int) -> int:
-    """The 64-bit two's complement of an integer: torch multiplies and adds int64 modulo 2^64."""
-    value &= 2**64 - 1
-    return value - 2**64 if value >= 2**63 else value
-
-
-def _mix(state: torch.Tensor) -> torch.Tensor:
-    state = (state ^ _logical_shift(state, 30)) * _signed(0xBF58476D1CE4E5B9)
-    state = (state ^ _logical_shift(state, 27)) * _signed(0x94D049BB133111EB)
-    return state ^ _logical_shift(state, 31)
-
-
-def _logical_shift(state: torch.Tensor, places: int) -> torch.Tensor:
-    shifted: torch.Tensor = (state >> places) & (2 ** (64 - places) - 1)
-    return shifted

@@ -6,11 +6,13 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any, Literal
 
 from wildtta.bench import SCENARIOS, Cell
 from wildtta.bench.source_data import wanted_source_fields
 from wildtta.corruptions import constants
+from wildtta.glyphs.parts import with_packaged_part
 from wildtta.methods.registry import config_classes
 
 Where = Literal["glyphs", "imagenet-c", "folder"]
@@ -209,11 +211,17 @@ class Setting:
         needed = FILES.get(method)
         if needed is not None and needed[0] not in given:
             return f"{needed[1]}: --set {method}@NETWORK.{needed[0]}=…"
+        if method == "dda" and find_spec("diffusers") is None:
+            return "DDA needs diffusers: pip install 'wildtta[diffusion]'"
         return ""
 
     def overrides_for(self, method: str, network: str) -> dict[str, Any]:
-        """What the user set for a method, and for it on one network."""
-        return {**self.overrides.get(method, {}), **self.overrides.get(f"{method}@{network}", {})}
+        """What the user set for a method, and for it on one network; on glyphs with the parts that are packaged."""
+        given = {**self.overrides.get(method, {}), **self.overrides.get(f"{method}@{network}", {})}
+        place = self.networks.get(network)
+        if place is None or place.weights is not None:
+            return given
+        return with_packaged_part(given, method=method, model=place.model, data=self.where)
 
     def cells(
         self,
