@@ -36,7 +36,7 @@ def test_the_words_follow_the_numbers() -> None:
     ran, outcome = story().words.split(". ")
     assert ran.startswith("No adaptation, Tent and Steady (ours) answer the same 2 streams")
     assert outcome == (
-        "Tent changed the accuracy by -28.0 to -28.0 points, and ended in one class in 4 of 4 streams; "
+        "Tent changed the accuracy by -28.0 to -28.0 points, and collapsed onto one class in 4 of 4 runs; "
         "Steady (ours) changed the accuracy by +6.5 to +8.5 points."
     )
 

@@ -121,7 +121,7 @@ def test_a_grid_becomes_pivot_tables(tmp_path: Path) -> None:
     assert len(figure.charts) == 2, "a running-accuracy chart per corruption that two methods ran"
     written = write(grid_rows(), tmp_path)
     assert written.claims is None
-    assert "† a run that ended in one class" in written.markdown.read_text()
+    assert "† collapsed: " in written.markdown.read_text()
 
 
 def test_partial_journals_give_partial_reports(paper_rows: list[Row]) -> None:

@@ -56,7 +56,7 @@ class Story:
         return f"{ran[0].upper()}{ran[1:]} {'; '.join(self._outcomes())}."
 
     def _outcomes(self) -> list[str]:
-        """One clause per method that adapts: where it ended in one class, and its best and worst change."""
+        """One clause per method that adapts: where it collapsed, and its best and worst change."""
         alone, *others = self.methods
         clauses = []
         for method in others:
@@ -70,7 +70,7 @@ class Story:
                 clauses.append(f"{self.methods[method]} failed")
                 continue
             low, high = min(gains.values()), max(gains.values())
-            ends = f", and ended in one class in {lost} of {len(gains)} streams" if lost else ""
+            ends = f", and collapsed onto one class in {lost} of {len(gains)} runs" if lost else ""
             clauses.append(f"{self.methods[method]} changed the accuracy by {low:+.1f} to {high:+.1f} points{ends}")
         return clauses
 

@@ -11,7 +11,7 @@ from wildtta.report.outcome import Outcome
 Better = Literal["high", "low", "none"]
 
 PARTIAL = "(n of m): over n of the column's m corruptions, not to be compared with numbers over more"
-COLLAPSED = "† a run that ended in one class"
+COLLAPSED = "† collapsed: in the last fifth of the stream one class took more than a fifth of the answers, at least twice its share"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class Number:
         difference: ours minus the paper's; only where data and network are the same.
         missing: why there is no number.
         keys: of the journal rows behind it.
-        collapsed: at least one of those runs ended in one class.
+        collapsed: at least one of those runs did (:mod:`wildtta.metrics.collapse`).
         best: best of its column within its group of rows.
         partial: ``3 of 15`` where it covers fewer corruptions than others of its column.
         words: what stands here instead of a number, and ``printed_words`` in the paper.
