@@ -195,7 +195,7 @@ def test_markdown_has_the_papers_numbers_of_other_data() -> None:
 
 def glyph_document(name: str, **lengths: int) -> Document:
     """An experiment on glyphs in which methods saw so many images."""
-    where = setting("glyphs")
+    where = setting("glyphs", scale="quick")
     rows = []
     for cell in experiments()[name].cells(where):
         row = empty_row(cell, experiments()[name], where)
@@ -226,6 +226,11 @@ def test_a_glyph_network_is_called_so_in_every_row_and_column() -> None:
     }  # fmt: skip
     (mixture,) = glyph_document("table-4").tables
     assert [column.label for column in mixture.columns][:2] == ["glyphs:resnet_gn level 5", "glyphs:resnet_gn level 3"]
+    five, six = (glyph_document(name).figures[0].charts for name in ("figure-5", "figure-6"))
+    assert isinstance(five[0], BarChart)
+    assert list(five[0].groups) == ["glyphs:resnet_bn", "glyphs:resnet_gn", "glyphs:vit"]
+    assert isinstance(six[0], LineChart)
+    assert [line.label for line in six[0].lines][:2] == ["glyphs:resnet_bn", "glyphs:resnet_bn, na"]
     (papers,) = of_paper(list(printed_journal(experiments()["table-4"], papers_setting()).values())).tables
     assert papers.columns[0].label == "ResNet50-GN level 5"
 

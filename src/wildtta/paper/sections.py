@@ -12,6 +12,7 @@ from wildtta.paper.experiment import ECE, Experiment, Spot
 from wildtta.paper.registry import experiments
 from wildtta.paper.settings import CORRUPTIONS, Setting
 from wildtta.paper.view import NotRun, View, decide
+from wildtta.report.chart import BarChart, Chart, LineChart
 from wildtta.report.command import command_line
 from wildtta.report.document import Section
 from wildtta.report.figure import Figure
@@ -159,7 +160,7 @@ def table_of(view: View) -> Table:
     grouped = experiment.row_names[0] == "model" and len(experiment.row_names) > 1
     return Table(
         name=experiment.name,
-        title=f"{experiment.heading}. {experiment.title}",
+        title=f"{experiment.heading}. {view.setting.renamed(experiment.title)}",
         subtitle=view.setting.brief,
         row_names=experiment.row_names,
         columns=tuple(columns),
@@ -173,6 +174,16 @@ def table_of(view: View) -> Table:
     )
 
 
+def renamed_chart(chart: Chart, setting: Setting) -> Chart:
+    """A chart with the networks that were run in place of the paper's."""
+    changed: dict[str, Any] = {"title": setting.renamed(chart.title)}
+    if isinstance(chart, LineChart):
+        changed["lines"] = [replace(line, label=setting.renamed(line.label)) for line in chart.lines]
+    elif isinstance(chart, BarChart):
+        changed |= {name: [*map(setting.renamed, getattr(chart, name))] for name in ("groups", "series")}
+    return replace(chart, **changed)
+
+
 def figure_of(view: View) -> Figure:
     """An experiment's figure, with the reasons for what it lacks and the numbers behind it as a table."""
     experiment = view.experiment
@@ -183,7 +194,7 @@ def figure_of(view: View) -> Figure:
         name=table.name,
         title=table.title,
         subtitle=table.subtitle,
-        charts=experiment.draw(view),
+        charts=[renamed_chart(chart, view.setting) for chart in experiment.draw(view)],
         note=table.note,
         problems=list(dict.fromkeys(problems)),
         table=replace(table, title="Numbers behind the figure"),
