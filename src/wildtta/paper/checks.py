@@ -149,7 +149,7 @@ def needs_network(view: View, network: str) -> None:
 
 def works(view: View, *values: float) -> bool:
     """Whether all accuracies are clearly above guessing."""
-    return min(values) > _ABOVE_CHANCE * view.setting.chance
+    return min(values) > _ABOVE_CHANCE * view.chance
 
 
 def close(view: View, value: float, printed: float, tolerance: float = TOLERANCE) -> bool:

@@ -129,7 +129,7 @@ TABLE_B = _over_corruptions(
 
 
 def _at_chance(view: View) -> Iterator[Part]:
-    chance = view.setting.chance
+    chance = view.chance
     for method in ("Tent", "EATA"):
         value = view.mean(BN, method, AVERAGE)
         yield value <= 5 * chance, f"BN: {method} {value:.1f}, chance {chance:.1f}"

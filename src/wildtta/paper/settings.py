@@ -60,6 +60,8 @@ class Scale:
     """Images of a stream by its scenario."""
     slow_limit: int | None = None
     """Images of a stream for methods with dozens of passes per image; tables then say how many each row saw."""
+    slow_draws: int | None = None
+    """Of each class, where the stream is class-ordered: cut off, it would hold its first classes only."""
     source_images: int | None = None
     measures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     corruptions: tuple[str, ...] = CORRUPTIONS
@@ -73,9 +75,9 @@ _COARSE = {"surface": {"steps": 7, "images": 64}, "scatter": {"images": 64}}
 _ROUGH = {"surface": {"steps": 5, "images": 8}, "scatter": {"images": 8}, "tsne": {"classes": 8, "per_class": 4}}
 
 FULL = Scale(name="full", measures={"surface": {"steps": 21}})
-#: Glyphs are unlimited; this is what a CPU does in an evening and what shows the effects.
+#: Glyphs are unlimited; this is what shows the effects.
 GLYPHS = dataclasses.replace(
-    FULL, draws=20, limits={"mild": 4000, "single": 1000, "mixed": 15000}, slow_limit=200,
+    FULL, draws=20, limits={"mild": 4000, "single": 1000, "mixed": 15000}, slow_limit=200, slow_draws=1,
     ratios=(1, 10, 100, 1000, 500000), large_batches=(32, 64, 128, 256, 512),
 )  # fmt: skip
 QUICK = Scale(
@@ -185,7 +187,7 @@ class Setting:
 
     @property
     def chance(self) -> float:
-        """Accuracy (percent) of guessing. Of a user's own folder the classes are not known here: ImageNet's."""
+        """Accuracy (percent) of guessing; of a folder, whose classes are not known before it is read, ImageNet's."""
         return 100 / CLASSES.get(self.where, 1000)
 
     def title(self, network: str) -> str:
@@ -247,9 +249,8 @@ class Setting:
         limit, few = self.scale.limits.get(scenario), self.scale.slow_limit
         if method in SLOW and few is not None:
             limit = few
-            if ordered and few >= (classes := CLASSES.get(data or self.where, 1000)):
-                # Fewer images of every class: cut off, the stream would hold its first classes only.
-                order["draws"], limit = few // classes, None
+            if ordered and self.scale.slow_draws is not None:
+                order["draws"], limit = self.scale.slow_draws, None
         limit = min((length for length in (limit, most) if length is not None), default=None)
         chosen = {**options, **self.overrides_for(method, network)}
         source = self.scale.source_images
@@ -290,19 +291,20 @@ def setting(
 ) -> Setting:
     """A setting with the usual choices filled in.
 
-    ``scale`` is ``full`` (the paper's sizes; on glyphs what a CPU can do), ``quick`` or ``tiny``; ``protocol`` the
+    ``scale`` is ``full`` (the paper's sizes; on glyphs ``short``), ``short``, ``quick`` or ``tiny``; ``protocol`` the
     preprocessing: ``paper`` (ImageNet statistics for every network, as the printed numbers need) or ``timm`` (each
     network's own). ``limit`` cuts every stream to that many images. ``random_weights`` builds the real
     architectures without their trained weights: a check of the machinery, never a result.
     """
     if where not in WHERE:
         raise ValueError(f"unknown data {where!r}: expected one of {', '.join(WHERE)}")
-    scales = {"full": GLYPHS if where == "glyphs" else FULL, "quick": QUICK, "tiny": TINY}
+    short = dataclasses.replace(GLYPHS, name="short")
+    scales = {"full": GLYPHS if where == "glyphs" else FULL, "short": short, "quick": QUICK, "tiny": TINY}
     if scale not in scales:
         raise ValueError(f"unknown scale {scale!r}: expected one of {', '.join(scales)}")
     size = scales[scale]
     if limit is not None:
-        size = dataclasses.replace(size, limits=dict.fromkeys(SCENARIOS, limit), slow_limit=limit)
+        size = dataclasses.replace(size, limits=dict.fromkeys(SCENARIOS, limit), slow_limit=limit, slow_draws=None)
     if networks is None:
         names = GLYPH_NETWORKS if where == "glyphs" else IMAGENET_NETWORKS
         options = {"pretrained": False} if random_weights else {}

@@ -78,6 +78,12 @@ class View:
         """Of the rows that the experiment uses."""
         return {cell.key for spot in self.spots for cell in spot.cells if cell.key in self._rows}
 
+    @property
+    def chance(self) -> float:
+        """Accuracy (percent) of guessing, by the classes that the runs counted."""
+        counted = (look_up(self._rows[key], "metrics/histogram") for key in sorted(self.keys))
+        return next((100 / len(counts) for counts in counted if counts), self.setting.chance)
+
     def spot(self, *where: str) -> Spot:
         """The spot of these row labels and, last, the column."""
         spot = self._places.get((where[:-1], where[-1]))
