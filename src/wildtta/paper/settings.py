@@ -200,7 +200,7 @@ class Setting:
         """A text with the networks that were run in place of the paper's."""
         for name, place in self.networks.items():
             if IMAGENET_NETWORKS.get(name) != place.model:
-                text = text.replace(name, place.model)
+                text = text.replace(self.title(name), place.model).replace(name, place.model)
         return text
 
     def missing(self, network: str, method: str) -> str:
