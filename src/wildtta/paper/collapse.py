@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from wildtta.paper.checks import all_of, arrow, close, rising
 from wildtta.paper.experiment import Claim, Draw, Experiment, Part, Spot, later
@@ -274,16 +275,19 @@ def _redundancy_row(view: View, network: str) -> str:
     return _REDUNDANCIES[_normalisation(view, network, "inequity", column)]
 
 
+def _severity_line(view: View, symbol: str, network: str) -> Iterator[Line]:
+    """One network's curve, if it was run."""
+    with suppress(NotRun):
+        row = _redundancy_row(view, network) if symbol == "R" else "inequity"
+        known = view.known_line(network, row)
+        x, y = [view.columns.index(column) for column in known], [value.mean for value in known.values()]
+        if known:
+            yield Line(label=f"{network}, {row}" if symbol == "R" else network, x=x, y=y)
+
+
 def _draw_severities(view: View) -> Iterator[Chart]:
     for name, symbol in (("redundancy", "R"), ("inequity", "I")):
-        lines = []
-        for network in BOTH:
-            if not view.known_line(network, "inequity"):
-                continue
-            row = _redundancy_row(view, network) if symbol == "R" else name
-            known = view.known_line(network, row)
-            x, y = [view.columns.index(column) for column in known], [value.mean for value in known.values()]
-            lines.append(Line(label=f"{network}, {row}" if symbol == "R" else network, x=x, y=y))
+        lines = [line for network in BOTH for line in _severity_line(view, symbol, network)]
         if lines:
             title, x_label = f"{name} without adaptation", "severity (0: clean)"
             yield LineChart(title=title, x_label=x_label, y_label=symbol, lines=lines, marks=True)
