@@ -190,7 +190,8 @@ def test_diagnostics_are_made_where_asked_for(conditions: Conditions) -> None:
     assert {"redundancy", "inequity", "gradient_norm", "entropy"} <= set(plain["series"])
     assert {"feature_redundancy", "feature_redundancy_rows", "feature_inequity"} <= set(row["series"])
     found = row["diagnostics"]
-    assert set(found) == set(every) - {"representation"}
+    assert set(found) == {*every, "normalisation"} - {"representation"}
+    assert found["normalisation"] == "columns", "what SAR² would minimise on this network"
     assert len(found["scatter"]["entropy"]) == 5
     assert len(found["tsne"]["points"]) == 24
     assert np.shape(found["surface"]["entropy"]) == (3, 3)

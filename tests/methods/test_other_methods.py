@@ -417,6 +417,25 @@ def test_a_branch_learns_to_tell_turns_is_written_and_read(tmp_path: Path) -> No
     assert (int(adapter.last.forwards), int(adapter.last.backwards)) == (2 * 21, 2 * 20)
 
 
+def test_a_branch_begins_at_random_and_is_trained_as_the_paper_says() -> None:
+    """10 epochs, momentum 0.9, rates 0.1 and 0.005, times 0.1 after epochs 4 and 7; no word of clipping."""
+    network = build("gn_resnet")
+    copied, drawn = rotation_branch(network, initial="copied"), rotation_branch(network)
+    own = snapshot(nn.ModuleList(network.get_submodule(name) for name in middle_stage(network)[1]))
+    assert same_bits(snapshot(copied.stages), own) == []
+    for name, value in drawn.stages.state_dict().items():
+        if value.dim() > 1:
+            assert torch.corrcoef(torch.stack([value.flatten(), own[name].flatten()]))[0, 1].abs() < 0.2, name
+    assert same_bits(snapshot(rotation_branch(network)), snapshot(drawn)) == []
+    assert same_bits(snapshot(rotation_branch(network, seed=1)), snapshot(drawn)) != []
+    plan = BranchPlan()
+    assert (plan.epochs, plan.decay_after, plan.momentum, plan.initial, plan.clip) == (10, (4, 7), 0.9, "random", None)
+    assert RATES == {"convolutional": 0.1, "transformer": 0.005}
+    for wrong, message in (({"initial": "trained"}, "random, copied, got 'trained'"), ({"clip": 0.0}, "clip must be")):
+        with pytest.raises(ValueError, match=message):
+            BranchPlan(**wrong)
+
+
 def test_ttt_lowers_the_rotation_loss_and_says_what_it_needs() -> None:
     batch = images("gn_resnet", 4)
     turns = torch.arange(16) % 4

@@ -12,6 +12,7 @@ import pytest
 from printed_journal import FILES, empty_row, papers_setting, printed_journal, put
 from wildtta.bench import Row
 from wildtta.paper import Setting, View, claims, decide, experiments, printed_tables, setting
+from wildtta.paper.settings import GN, VIT
 
 TABLE_CLAIMS = [claim for claim in claims() if claim.experiment.startswith("table")]
 
@@ -149,6 +150,8 @@ def test_magnitudes_are_not_asked_of_other_data() -> None:
     assert decide(by_name["table-1/C4"], View(experiment, glyphs, rows)).status == "holds"
     # There is no ConvNeXt among the glyphs.
     assert decide(by_name["table-q/C1"], View(experiments()["table-q"], glyphs, {})).status == "not run"
+    without = setting("glyphs", networks={name: glyphs.networks[name] for name in (GN, VIT)})
+    assert decide(by_name["table-1/C2"], View(experiment, without, rows)).status == "not run", "no batch-norm network"
     assert decide(by_name["table-4/C2"], View(experiments()["table-4"], glyphs, {})).status == "not run"
 
 

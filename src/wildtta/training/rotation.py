@@ -60,7 +60,7 @@ def train_branch(
     """A branch that tells by how many quarters an image was turned, and the stage that it goes on from."""
     stage, _ = middle_stage(network)
     network = network.eval()
-    branch = rotation_branch(network, initial=plan.initial).train()
+    branch = rotation_branch(network, initial=plan.initial, seed=plan.seed).train()
     device = next(network.parameters()).device
     parameters = list(branch.parameters())
     lr = RATES[family_of(network)] if plan.lr is None else plan.lr

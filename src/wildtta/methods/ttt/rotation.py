@@ -64,7 +64,7 @@ class RotationBranch(nn.Module):
 Initial = Literal["random", "copied"]
 
 
-def rotation_branch(network: nn.Module, *, initial: Initial = "random") -> RotationBranch:
+def rotation_branch(network: nn.Module, *, initial: Initial = "random", seed: int = 0) -> RotationBranch:
     """An untrained branch for ``network``: stages built like those after its middle, and a head.
 
     The paper initialises the branch at random and does not say how it is built. ``initial="copied"`` begins with
@@ -79,7 +79,7 @@ def rotation_branch(network: nn.Module, *, initial: Initial = "random") -> Rotat
         width = shape[1]
     stages = [copy.deepcopy(network.get_submodule(name)) for name in later]
     with torch.random.fork_rng([]):
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         branch = RotationBranch(stages, int(width), channels_first=channels_first)
         if initial == "random":
             _randomise(branch.stages)
