@@ -85,7 +85,7 @@ FIGURE_1 = Experiment(
     _wild_streams,
     Claim("Tent on batch norm degrades under the mixture, with small batches and under label shift", _degrades),
     draw=_draw_wild_streams,
-    note="SAR and SAR2 are added here: the paper shows Tent alone",
+    note="SAR and SAR² are added here: the paper shows Tent alone",
 )
 
 
