@@ -156,7 +156,7 @@ class Cell:
 
     def _resolved(self) -> dict[str, Any]:
         try:
-            return self.config.identity()
+            return self.config.identity(self.batch_size)
         except BenchError:
             known = config_classes().get(self.method)
             if known is None or not set(self._own_options) <= {entry.name for entry in fields(known)}:

@@ -158,13 +158,21 @@ def _migrated(row: Row) -> tuple[Row, str]:
     try:
         method, options = translated(cell["method"], resolved, len(row.get("metrics", {}).get("per_class", ())) or None)
         today = _today(method)
+        rates = today.learning_rates.values() if options.get("lr", 0) is None else ()
+        if 1 < cell["batch_size"] < 64 and any(at_one != usual for at_one, usual in rates):
+            # 0.1 had a straight line between batches of 1 and 64.
+            raise LookupError(f"{method} has another learning rate at a batch of {cell['batch_size']} now")
         options = deviating(today, method, options)
         name = cell["name"]
         if name is None or cell["method"].startswith("sar2"):
             # 0.1's titles call settings SAR² that are not, or not any more.
             name = title(today.title, options) if options else None
         new = Cell.from_json({**cell, "method": method, "options": {**of_adapt, **options}, "name": name})
-        changed = {"key": new.key, "cell": new.to_json(), "resolved": plain(new.config.identity(), "resolved")}
+        changed = {
+            "key": new.key,
+            "cell": new.to_json(),
+            "resolved": plain(new.config.identity(new.batch_size), "resolved"),
+        }
         return {**row, **changed, "migrated": past}, name or today.title
     except LookupError as error:
         label = title(f"{before['title']} of 0.1", {n: v for n, v in resolved.items() if v != before["options"].get(n)})
