@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,9 +20,11 @@ from wildtta.methods.losses import entropy
 from wildtta.network import Network
 from wildtta.network.norms import BatchStatistics
 from wildtta.network.output import logits_of, with_logits, without_graph
+from wildtta.step.callers import PerCaller, is_paused, pausing
 from wildtta.step.compiling import CompiledNetwork
 from wildtta.step.engine import Engine
 from wildtta.step.graphs import GraphRunner
+from wildtta.step.interrupts import Held
 from wildtta.step.learnables import Learnables
 from wildtta.step.precision import Precision, fastest_precision, step_precision
 from wildtta.step.report import Answer, StepReport
@@ -45,7 +49,8 @@ class Adapter(nn.Module):
     """A network that adapts: ``adapter(images)`` returns logits and learns from the batch.
 
     Made by :func:`wildtta.adapt`. The network is changed in place (only what learns, see ``repr``);
-    :meth:`unload` gives it back bit for bit.
+    :meth:`unload` gives it back bit for bit. Any number of threads may share an adapter: calls, saves, loads and resets
+    happen one at a time.
     """
 
     network: nn.Module
@@ -68,10 +73,9 @@ class Adapter(nn.Module):
         """Whether steps of one shape may be recorded and replayed as CUDA graphs: faster, at the price of memory."""
         self.replayed = False
         """Whether the last batch was answered by replaying a recorded step."""
-        self._paused = False
         self._precision_open = precision == "auto"
         self._rank = facts.input_rank
-        self._last: StepReport | None = None
+        self._share()
         self._training_before = {name: module.training for name, module in self.network.named_modules()}
         self._grad_before = {name: parameter.requires_grad for name, parameter in self.network.named_parameters()}
         parameters = dict(self.network.named_parameters())
@@ -101,39 +105,69 @@ class Adapter(nn.Module):
         learns_by_gradient = isinstance(self.method, GradientMethod) and self._engine.learns
         return GraphRunner(self.method, self._engine) if learns_by_gradient else None  # type: ignore[arg-type]
 
+    # -- one at a time -------------------------------------------------------------------------------------------------
+
+    def _share(self) -> None:
+        """What several callers of one adapter need; made anew in a copy."""
+        self._turn = threading.RLock()
+        self._answering = False
+        self._last: PerCaller[StepReport] = PerCaller()
+        self._stream: Any = None
+        """The CUDA stream that the state was last changed on."""
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[Engine]:
+        """The adapter to oneself: other threads and signals wait; what was broken off before is undone first."""
+        if self._answering and self._turn._is_owned():  # type: ignore[attr-defined]
+            raise RuntimeError(
+                "the adapter was used from within its own step (a hook, or the handler of a second signal); "
+                "wait until the call is over"
+            )
+        with Held(), self._turn:
+            self._check_in_use()
+            self._engine.settle()
+            try:
+                yield self._engine
+            except BaseException:
+                self._engine.settle()
+                raise
+
+    def _follow_stream(self, device: torch.device) -> None:
+        """Work on the state of a caller with another CUDA stream comes after that of the caller before."""
+        if device.type != "cuda":
+            return
+        stream: Any = torch.cuda.current_stream(device)
+        if self._stream is not None and self._stream != stream:
+            stream.wait_stream(self._stream)
+        self._stream = stream
+
     # -- the call ------------------------------------------------------------------------------------------------------
 
     def forward(self, images: Tensor) -> Any:
         """Logits for ``images`` (without a graph), then one update. Same kind of object as the bare network returns."""
-        self._check_in_use()
-        self._validate(images)
-        engine = self._engine
-        with torch.inference_mode(False), torch.enable_grad(), self._first_batch(images):
-            images = images.detach()
-            if images.is_inference():
-                images = images.clone()
-            if self._precision_open:
-                engine.precision = fastest_precision(self._one_prediction, images)
-                self._precision_open = False
-            with step_precision(engine.precision, images.device):
-                answer = self._answer(images)
-        self._rank = images.dim()
-        self._last = answer.report
+        with self._alone() as engine:
+            self._validate(images)
+            self._answering = True
+            try:
+                with torch.inference_mode(False), torch.enable_grad():
+                    answer = self._answered(images.detach())
+            finally:
+                self._answering = False
+            self._rank = images.dim()
+            answer.report.step = engine.calls
+            self._last.set(answer.report)
         return without_graph(answer.output.raw)
 
-    @contextlib.contextmanager
-    def _first_batch(self, images: Tensor) -> Iterator[None]:
-        """The first batch sets batch size and image shape; one that fails sets nothing, a paused one no batch size."""
+    def _answered(self, images: Tensor) -> Answer:
         engine = self._engine
-        before = engine.batch_size, engine.image_shape
-        if engine.batch_size is None and not self._paused:
-            engine.batch_size = len(images)
-        engine.see(tuple(images.shape[1:]))
-        try:
-            yield
-        except BaseException:
-            engine.batch_size, engine.image_shape = before
-            raise
+        self._follow_stream(images.device)
+        if images.is_inference():
+            images = images.clone()
+        if self._precision_open:
+            engine.precision = fastest_precision(self._one_prediction, images)
+            self._precision_open = False
+        with step_precision(engine.precision, images.device):
+            return self._predict(images) if is_paused(self) else self._learn(images)
 
     def _one_prediction(self, images: Tensor, precision: Precision) -> None:
         """One forward pass at ``precision``, for timing (without a graph: it must not need more memory than a step)."""
@@ -144,22 +178,36 @@ class Adapter(nn.Module):
         finally:
             engine.precision = before
 
-    def _answer(self, images: Tensor) -> Answer:
-        engine = self._engine
-        if self.method.mixes_samples(engine):
-            finite = torch.isfinite(images).flatten(1).all(1)
-            if not bool(finite.all()):
-                return self._answer_without(images, finite)
-        if self._paused:
-            return self.method.predict(engine, images)
+    def _predict(self, images: Tensor) -> Answer:
+        kept = self._usable(images)
+        answer = self.method.predict(self._engine, images) if kept is None else self._answer_without(images, kept)
+        self._engine.calls += 1
+        return answer
+
+    def _learn(self, images: Tensor) -> Answer:
+        """One step: by replaying a recorded one, else eagerly. A first batch that fails sets neither size nor shape."""
+        engine, kept = self._engine, self._usable(images)
         self._graphs = self._graphs or self._new_graphs()
-        self.replayed = False
-        if self.cuda_graphs and self._graphs is not None and self._graphs.ready_for(images):
-            answer = self._graphs.run(images)
-            if answer is not None:
-                self.replayed = True
-                return answer
-        return self.method.step(engine, images)
+        ready = self.cuda_graphs and self._graphs is not None and self._graphs.ready_for(images)
+        replayed = self._graphs.run(images) if ready and kept is None and self._graphs is not None else None
+        self.replayed = replayed is not None
+        if replayed is not None:
+            engine.calls += 1
+            return replayed
+        with engine.all_or_nothing():
+            if engine.batch_size is None:
+                engine.batch_size = len(images)
+            engine.see(tuple(images.shape[1:]))
+            answer = self.method.step(engine, images) if kept is None else self._answer_without(images, kept)
+            engine.calls += 1
+        return answer
+
+    def _usable(self, images: Tensor) -> Tensor | None:
+        """Which samples can be answered together, None: all of them."""
+        if not self.method.mixes_samples(self._engine):
+            return None
+        finite = torch.isfinite(images).flatten(1).all(1)
+        return None if bool(finite.all()) else finite
 
     def _answer_without(self, images: Tensor, finite: Tensor) -> Answer:
         """Where samples see each other, one that is not finite would spoil all others: it is left out, its row is NaN."""
@@ -180,7 +228,7 @@ class Adapter(nn.Module):
         report.forwards = report.computed_forwards = torch.tensor(len(kept))
         if not len(kept):
             report.used_redundancy = report.used_inequity = torch.full((), torch.nan)
-        if not self._paused:
+        if not is_paused(self):
             engine.count(skipped=1, forwards=len(kept), computed_forwards=len(kept))
             report.skipped = engine.memory["skipped"].clone()
         return answer
@@ -240,16 +288,20 @@ class Adapter(nn.Module):
 
     @property
     def last(self) -> StepReport:
-        """What happened in the last call. Tensors: reading one is what synchronises."""
-        if self._last is None:
-            raise RuntimeError("there is no last step yet: call the adapter on a batch first")
-        return self._last
+        """What happened in the last call of this thread (or asyncio task). Tensors: reading one is what synchronises."""
+        report = self._last.get()
+        if report is None:
+            raise RuntimeError(
+                "there is no last step yet: call the adapter on a batch first. Every thread and asyncio task has its own; "
+                "where a call runs in another thread (asyncio.to_thread), read model.last there"
+            )
+        return report
 
     @property
     def cost(self) -> Cost:
         """Forward and backward passes so far, in samples; reading it synchronises with the device."""
-        self._check_in_use()
-        return Cost(**{item.name: int(self._engine.memory[item.name]) for item in dataclasses.fields(Cost)})
+        with self._alone() as engine:
+            return Cost(**{item.name: int(engine.memory[item.name]) for item in dataclasses.fields(Cost)})
 
     @property
     def learning_rate(self) -> float:
@@ -265,40 +317,34 @@ class Adapter(nn.Module):
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[Adapter]:
-        """Predict only, as long as the context lasts."""
-        before, self._paused = self._paused, True
-        try:
+        """Predict only, as long as the context lasts: for this caller, other threads and asyncio tasks go on learning."""
+        with pausing(self):
             yield self
-        finally:
-            self._paused = before
 
     def reset(self) -> None:
         """Back to the initial state: parameters, momentum, bank, averages, counters."""
-        self._check_in_use()
-        with torch.inference_mode(False):
-            self._engine.reset()
-        self._last = None
-        self._rank = self._facts.input_rank
+        with self._alone() as engine, torch.inference_mode(False), engine.all_or_nothing():
+            engine.reset()
+            self._last = PerCaller()
+            self._rank = self._facts.input_rank
 
     def unload(self) -> nn.Module:
         """The untouched network back, bit for bit; the adapter cannot be used afterwards."""
-        self._check_in_use()
-        engine = self._engine
-        if engine.learns and engine.source is not None:
-            with torch.inference_mode(False):
-                engine.learnables.assign(engine.source)
-        if self._batch_statistics is not None:
-            self._batch_statistics.remove()
-        if engine.compiled is not None:
-            engine.compiled.remove()
-        for name, module in self.network.named_modules():
-            module.training = self._training_before[name]
-        for name, parameter in self.network.named_parameters():
-            parameter.requires_grad_(self._grad_before[name])
-        network = self.network
-        self._graphs = None
-        del self._engine
-        return network
+        with self._alone() as engine:
+            if engine.learns and engine.source is not None:
+                with torch.inference_mode(False):
+                    engine.learnables.assign(engine.source)
+            if self._batch_statistics is not None:
+                self._batch_statistics.remove()
+            if engine.compiled is not None:
+                engine.compiled.remove()
+            for name, module in self.network.named_modules():
+                module.training = self._training_before[name]
+            for name, parameter in self.network.named_parameters():
+                parameter.requires_grad_(self._grad_before[name])
+            self._graphs = None
+            del self._engine
+        return self.network
 
     def _check_in_use(self) -> None:
         if "_engine" not in self.__dict__:
@@ -307,40 +353,44 @@ class Adapter(nn.Module):
     # -- state -------------------------------------------------------------------------------------------------------------
 
     def online_state(self) -> dict[str, Tensor]:
-        """All that learning changed: the learned parameters and the method's declared state."""
-        self._check_in_use()
+        """All that learning changed: copies of the learned parameters and of the method's declared state."""
+        with self._alone(), torch.inference_mode(False):
+            return self._state()
+
+    def _state(self) -> dict[str, Tensor]:
         engine = self._engine
         learned = engine.learnables.split(engine.learnables.vector()) if engine.learns else {}
         return {
             **{f"parameters/{name}": value for name, value in learned.items()},
-            **{f"memory/{name}": value for name, value in engine.memory.items()},
+            **{f"memory/{name}": value.clone() for name, value in engine.memory.items()},
         }
 
     def save(self, path: str | Path) -> None:
         """Write the online state alone (safetensors, atomically); a run that loads it goes on bit for bit."""
-        self._check_in_use()
-        engine = self._engine
-        facts = {
-            "method": self.method.name,
-            "options": {name: value for name, value in self.method.options().items() if is_plain(value)},
-            "network": self._fingerprint,
-            "batch_size": engine.batch_size,
-            "share": None if engine.share is None else engine.share.hex(),
-            "host_steps": engine.host_steps,
-            "gate_open": engine.gate_open,
-            "image_shape": engine.image_shape,
-            "precision": engine.precision,
-        }
-        write_state(path, self.online_state(), facts)
+        with self._alone() as engine, torch.inference_mode(False):
+            tensors = self._state()
+            facts = {
+                "method": self.method.name,
+                "options": {name: value for name, value in self.method.options().items() if is_plain(value)},
+                "network": self._fingerprint,
+                "batch_size": engine.batch_size,
+                "share": None if engine.share is None else engine.share.hex(),
+                "host_steps": engine.host_steps,
+                "calls": engine.calls,
+                "gate_open": engine.gate_open,
+                "image_shape": engine.image_shape,
+                "precision": engine.precision,
+            }
+        write_state(path, tensors, facts)
 
     def load(self, path: str | Path) -> None:
         """Continue where :meth:`save` left off; a state of another method, network or format is refused with the reason."""
         self._check_in_use()
-        with torch.inference_mode(False):
-            self._resume(path)
-
-    def _resume(self, path: str | Path) -> None:
         tensors, facts = read_state(path)
+        with self._alone() as engine, torch.inference_mode(False), engine.all_or_nothing():
+            self._resume(path, tensors, facts)
+
+    def _resume(self, path: str | Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
         if facts["method"] != self.method.name:
             raise ValueError(f"{path} is a state of {facts['method']!r}, this adapter runs {self.method.name!r}")
         if facts["network"] != self._fingerprint:
@@ -351,7 +401,7 @@ class Adapter(nn.Module):
         engine = self._engine
         if facts["image_shape"] is not None:
             engine.see(tuple(facts["image_shape"]))
-        present = self.online_state()
+        present = self._state()
         if set(tensors) != set(present) or any(tensors[name].shape != present[name].shape for name in present):
             odd = sorted(set(tensors) ^ set(present)) or [n for n in present if tensors[n].shape != present[n].shape]
             raise ValueError(f"{path} does not fit this adapter's options: {', '.join(odd[:4])} differ")
@@ -372,6 +422,7 @@ class Adapter(nn.Module):
         engine.batch_size = facts["batch_size"]
         engine.share = None if facts["share"] is None else float.fromhex(facts["share"])
         engine.host_steps, engine.gate_open = facts["host_steps"], facts["gate_open"]
+        engine.calls = max(engine.calls, facts["calls"])
 
     # -- nn.Module's verbs ---------------------------------------------------------------------------------------------------
 
@@ -384,12 +435,35 @@ class Adapter(nn.Module):
         """``.to``, ``.cuda``, ``.double``…: the online state follows the network; float16 is refused before it happens."""
         if "_engine" in self.__dict__ and fn(torch.empty_like(self._facts.head.weight[:0])).dtype == torch.float16:
             raise TypeError(_HALF_ADVICE.format("this would make the parameters float16"))
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if "_engine" in self.__dict__:
-            with torch.inference_mode(False):
-                self._engine.moved()
-            self._graphs = self._new_graphs()
+        with self._turn:
+            super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+            if "_engine" in self.__dict__:
+                with torch.inference_mode(False):
+                    self._engine.moved()
+                self._graphs = self._new_graphs()
         return self
+
+    # Copies and pickles are made between two steps, and without what belongs to this process: recordings, reports, locks.
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self._copied({})
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Adapter:
+        twin = memo[id(self)] = type(self).__new__(type(self))
+        twin.__setstate__(self._copied(memo))
+        return twin
+
+    def _copied(self, memo: dict[int, Any]) -> dict[str, Any]:
+        with self._turn:
+            if "_engine" in self.__dict__:
+                self._engine.settle()
+            left = ("_turn", "_last", "_stream", "_graphs")
+            return copy.deepcopy({name: value for name, value in vars(self).items() if name not in left}, memo)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._share()
+        self._graphs = None
 
     def __repr__(self) -> str:
         if "_engine" not in self.__dict__:

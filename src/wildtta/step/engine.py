@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from wildtta.step.compiling import CompiledNetwork
 from wildtta.step.learnables import Learnables
 from wildtta.step.precision import Precision, pass_precision
 from wildtta.step.report import Output
+from wildtta.step.undo import Snapshot
 
 if TYPE_CHECKING:
     from wildtta.methods.base import Method
@@ -47,6 +49,10 @@ class Engine:
         """Whether speed was asked for above all (``precision="auto"``): libraries may then time their kernels."""
         self.host_steps = 0
         """Updates so far."""
+        self.calls = 0
+        """Calls answered so far, paused ones included; it never goes back."""
+        self.unfinished: Callable[[], None] | None = None
+        """While the state is being changed: what brings it back to where it was."""
         self.gate_open = False
         """Whether the host has seen that the method may learn (it looks until then)."""
         self.compiled: CompiledNetwork | None = None
@@ -113,6 +119,19 @@ class Engine:
         self.share = None
         self.host_steps = 0
         self.gate_open = False
+
+    @contextlib.contextmanager
+    def all_or_nothing(self) -> Iterator[None]:
+        """What is done within changes the state as a whole, or leaves it as it was."""
+        self.unfinished = Snapshot(self).restore
+        yield
+        self.unfinished = None
+
+    def settle(self) -> None:
+        """Undo a change that was broken off, if there is one."""
+        if self.unfinished is not None:
+            self.unfinished()
+            self.unfinished = None
 
     def restart(self) -> None:
         """What learning changed goes back to the initial state (an episode ends); counters and the batch size stay."""
@@ -204,11 +223,16 @@ class Engine:
     @contextlib.contextmanager
     def at(self, values: Tensor, back_to: Tensor) -> Iterator[None]:
         """The parameters at ``values`` within, at ``back_to`` afterwards, whatever happens."""
+        alone = self.unfinished is None
+        if alone:
+            self.unfinished = functools.partial(self.learnables.assign, back_to)
         self.learnables.assign(values)
         try:
             yield
         finally:
             self.learnables.assign(back_to)
+            if alone:
+                self.unfinished = None
 
 
 COUNTERS = ("resets", "skipped", "forwards", "backwards", "computed_forwards", "computed_backwards")

@@ -86,6 +86,8 @@ class StepReport:
     """Batches so far that could not be learned from."""
     loss: Tensor
     """The minimised loss at the first gradient (NaN where there was none)."""
+    step: int = 0
+    """The number of this call, paused ones included: an adapter answers one call at a time, in this order."""
     used_redundancy: Tensor | None = None
     used_inequity: Tensor | None = None
     extra: dict[str, Tensor] = field(default_factory=dict)
@@ -133,7 +135,9 @@ class StepReport:
             return torch.tensor(value)
 
         missing = torch.full((), float("nan"))
-        shown: dict[str, Any] = {"e_m": missing, "bank_rows": count(0), **engine.observed()}
+        shown: dict[str, Any] = {"e_m": missing, "bank_rows": count(0)}
+        # Copies: the report is of this call, whatever later ones change.
+        shown.update({name: value.clone() for name, value in engine.observed().items()})
         return cls(
             seen=count(number),
             entropies=entropies,
