@@ -86,8 +86,7 @@ class Adapter(nn.Module):
         self._graphs = self._new_graphs()
         self._batch_statistics: BatchStatistics | None = None
         self._arrange()
-        source = self._engine.source
-        self._fingerprint = fingerprint(self.network, {} if source is None else self._engine.learnables.split(source))
+        self._fingerprint: str | None = None
         if compiled:
             self._engine.compiled = CompiledNetwork(self.network, facts.head)
 
@@ -372,7 +371,7 @@ class Adapter(nn.Module):
             facts = {
                 "method": self.method.name,
                 "options": {name: value for name, value in self.method.options().items() if is_plain(value)},
-                "network": self._fingerprint,
+                "network": self._source_fingerprint(),
                 "batch_size": engine.batch_size,
                 "share": None if engine.share is None else engine.share.hex(),
                 "host_steps": engine.host_steps,
@@ -393,18 +392,23 @@ class Adapter(nn.Module):
     def _resume(self, path: str | Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
         if facts["method"] != self.method.name:
             raise ValueError(f"{path} is a state of {facts['method']!r}, this adapter runs {self.method.name!r}")
-        if facts["network"] != self._fingerprint:
+        ours = self._source_fingerprint()
+        if facts["network"] != ours:
             raise ValueError(
                 f"{path} was saved from another network (or other weights, or other parameters that learn): "
-                f"its fingerprint is {facts['network'][:8]}, this network's is {self._fingerprint[:8]}"
+                f"its fingerprint is {facts['network'][:8]}, this network's is {ours[:8]}"
             )
         engine = self._engine
         if facts["image_shape"] is not None:
             engine.see(tuple(facts["image_shape"]))
         present = self._state()
-        if set(tensors) != set(present) or any(tensors[name].shape != present[name].shape for name in present):
-            odd = sorted(set(tensors) ^ set(present)) or [n for n in present if tensors[n].shape != present[n].shape]
+        odd = sorted(set(tensors) ^ set(present)) or [n for n in present if not _alike(tensors[n], present[n])]
+        if odd:
             raise ValueError(f"{path} does not fit this adapter's options: {', '.join(odd[:4])} differ")
+        unknown_at_first = {f"memory/{name}": value.isnan() for name, value in engine.blank_state().items()}
+        odd = [name for name in present if not _finite(tensors[name], unknown_at_first.get(name))]
+        if odd:
+            raise ValueError(f"{path} holds values that are not finite, in {', '.join(odd[:4])}; take another state")
         mine = {name: value for name, value in self.method.options().items() if is_plain(value)}
         changed = [name for name, value in mine.items() if facts["options"].get(name) != value]
         if changed:
@@ -424,6 +428,16 @@ class Adapter(nn.Module):
         engine.host_steps, engine.gate_open = facts["host_steps"], facts["gate_open"]
         engine.calls = max(engine.calls, facts["calls"])
 
+    def _source_fingerprint(self) -> str:
+        """Of every weight and buffer from before adaptation; found when it is first needed."""
+        if self._fingerprint is None:
+            engine, source = self._engine, {}
+            if engine.learns and engine.source is not None:
+                values = engine.learnables.split(engine.source).values()
+                source = dict(zip(engine.learnables.parameters, values, strict=True))
+            self._fingerprint = fingerprint(self.network, source)
+        return self._fingerprint
+
     # -- nn.Module's verbs ---------------------------------------------------------------------------------------------------
 
     def train(self, mode: bool = True) -> Adapter:
@@ -433,9 +447,14 @@ class Adapter(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Adapter:
         """``.to``, ``.cuda``, ``.double``…: the online state follows the network; float16 is refused before it happens."""
-        if "_engine" in self.__dict__ and fn(torch.empty_like(self._facts.head.weight[:0])).dtype == torch.float16:
-            raise TypeError(_HALF_ADVICE.format("this would make the parameters float16"))
         with self._turn:
+            if "_engine" in self.__dict__:
+                before = self._facts.head.weight.dtype
+                after = fn(torch.empty_like(self._facts.head.weight[:0])).dtype
+                if after == torch.float16:
+                    raise TypeError(_HALF_ADVICE.format("this would make the parameters float16"))
+                if after != before:
+                    self._source_fingerprint()  # of the weights as they came
             super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
             if "_engine" in self.__dict__:
                 with torch.inference_mode(False):
@@ -482,6 +501,18 @@ class Adapter(nn.Module):
             f"statistics={'batch' if self._engine.batch_statistics else 'source' if facts.has_batch_norm else 'per sample'}",
         ]
         return "Adapter(\n  " + "\n  ".join(lines) + "\n)"
+
+
+def _alike(stored: Tensor, present: Tensor) -> bool:
+    """One shape and one kind of number; a float may be stored wider or narrower."""
+    floats = stored.is_floating_point() and present.is_floating_point()
+    return stored.shape == present.shape and (floats or stored.dtype == present.dtype)
+
+
+def _finite(values: Tensor, may_be_nan: Tensor | None) -> bool:
+    """Finite but where NaN stands for a value that is not known yet."""
+    fine = torch.isfinite(values)
+    return bool((fine if may_be_nan is None else fine | (values.isnan() & may_be_nan.to(values.device))).all())
 
 
 _HALF_ADVICE = (

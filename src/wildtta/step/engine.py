@@ -109,6 +109,14 @@ class Engine:
         declared = self.method.declare(self)
         return {**state, **declared}
 
+    def blank_state(self) -> dict[str, Tensor]:
+        """The declared state of an engine that knows nothing of the source yet (as a Fisher information)."""
+        known, self.memory = self.memory, {}
+        try:
+            return self.initial_state()
+        finally:
+            self.memory = known
+
     def reset(self) -> None:
         """Parameters and state back to the initial state, in place."""
         if self._learnables is not None and self.source is not None:
