@@ -16,16 +16,16 @@ from torch import Tensor, nn
 
 from wildtta.methods.base import Method, is_plain
 from wildtta.methods.gradient import GradientMethod
-from wildtta.methods.losses import entropy
 from wildtta.network import Network
 from wildtta.network.norms import BatchStatistics
-from wildtta.network.output import logits_of, with_logits, without_graph
+from wildtta.network.output import without_graph
 from wildtta.step.callers import PerCaller, is_paused, pausing
 from wildtta.step.compiling import CompiledNetwork
 from wildtta.step.engine import Engine
 from wildtta.step.graphs import GraphRunner
 from wildtta.step.interrupts import Held
 from wildtta.step.learnables import Learnables
+from wildtta.step.left_out import answer_apart, left_out, remember_levels, sample_levels
 from wildtta.step.precision import Precision, fastest_precision, step_precision
 from wildtta.step.report import Answer, StepReport
 from wildtta.step.state_file import fingerprint, read_state, write_state
@@ -43,6 +43,8 @@ class Cost:
     """Recoveries."""
     skipped: int
     """Batches that could not be learned from."""
+    left_out: int
+    """Samples that were left out of their batch: not finite, or absurd in their stream."""
 
 
 class Adapter(nn.Module):
@@ -84,7 +86,6 @@ class Adapter(nn.Module):
         self._engine.fastest = precision == "auto"
         self._engine.given_batch_size = self._engine.batch_size = batch_size
         self._graphs = self._new_graphs()
-        self._batch_statistics: BatchStatistics | None = None
         self._arrange()
         self._fingerprint: str | None = None
         if compiled:
@@ -98,7 +99,7 @@ class Adapter(nn.Module):
         for module in self.network.modules():
             module.training = False
         if self._engine.batch_statistics:
-            self._batch_statistics = BatchStatistics(self.network)
+            self._engine.batch_norms = BatchStatistics(self.network)
 
     def _new_graphs(self) -> GraphRunner | None:
         learns_by_gradient = isinstance(self.method, GradientMethod) and self._engine.learns
@@ -178,58 +179,32 @@ class Adapter(nn.Module):
             engine.precision = before
 
     def _predict(self, images: Tensor) -> Answer:
-        kept = self._usable(images)
-        answer = self.method.predict(self._engine, images) if kept is None else self._answer_without(images, kept)
-        self._engine.calls += 1
+        engine = self._engine
+        found = sample_levels(engine, images)
+        answer = answer_apart(engine, images, found, self.method.predict, learning=False)
+        engine.calls += 1
         return answer
 
     def _learn(self, images: Tensor) -> Answer:
         """One step: by replaying a recorded one, else eagerly. A first batch that fails sets neither size nor shape."""
-        engine, kept = self._engine, self._usable(images)
+        engine = self._engine
+        found = sample_levels(engine, images)
         self._graphs = self._graphs or self._new_graphs()
-        ready = self.cuda_graphs and self._graphs is not None and self._graphs.ready_for(images)
-        replayed = self._graphs.run(images) if ready and kept is None and self._graphs is not None else None
+        replayed = None
+        if self.cuda_graphs and self._graphs is not None and self._graphs.ready_for(images):
+            replayed = None if any(left_out(engine, found)) else self._graphs.run(images)
         self.replayed = replayed is not None
         if replayed is not None:
+            remember_levels(engine, found)
             engine.calls += 1
             return replayed
-        with engine.all_or_nothing():
+        with engine.all_or_nothing(), engine.drawing():
             if engine.batch_size is None:
                 engine.batch_size = len(images)
             engine.see(tuple(images.shape[1:]))
-            answer = self.method.step(engine, images) if kept is None else self._answer_without(images, kept)
+            answer = answer_apart(engine, images, found, self.method.step, learning=True)
+            remember_levels(engine, found)
             engine.calls += 1
-        return answer
-
-    def _usable(self, images: Tensor) -> Tensor | None:
-        """Which samples can be answered together, None: all of them."""
-        if not self.method.mixes_samples(self._engine):
-            return None
-        finite = torch.isfinite(images).flatten(1).all(1)
-        return None if bool(finite.all()) else finite
-
-    def _answer_without(self, images: Tensor, finite: Tensor) -> Answer:
-        """Where samples see each other, one that is not finite would spoil all others: it is left out, its row is NaN."""
-        engine = self._engine
-        kept = finite.nonzero().squeeze(1)
-        source = images[kept] if len(kept) else torch.zeros_like(images[:1])
-        answer = self.method.predict(engine, source)
-        rows = torch.full((len(images), answer.output.logits.shape[1]), torch.nan, device=images.device)
-        rows = rows.to(answer.output.logits.dtype)
-        if len(kept):
-            rows[kept] = answer.output.logits.detach()
-        answer.output.logits = rows
-        answer.output.raw = with_logits(answer.output.raw, rows.to(logits_of(answer.output.raw).dtype))
-        report = answer.report
-        report.seen = torch.tensor(len(images))
-        report.entropies = entropy(rows)
-        report.mask = torch.zeros_like(report.entropies, dtype=torch.bool)
-        report.forwards = report.computed_forwards = torch.tensor(len(kept))
-        if not len(kept):
-            report.used_redundancy = report.used_inequity = torch.full((), torch.nan)
-        if not is_paused(self):
-            engine.count(skipped=1, forwards=len(kept), computed_forwards=len(kept))
-            report.skipped = engine.memory["skipped"].clone()
         return answer
 
     def _validate(self, images: Tensor) -> None:
@@ -333,8 +308,8 @@ class Adapter(nn.Module):
             if engine.learns and engine.source is not None:
                 with torch.inference_mode(False):
                     engine.learnables.assign(engine.source)
-            if self._batch_statistics is not None:
-                self._batch_statistics.remove()
+            if engine.batch_norms is not None:
+                engine.batch_norms.remove()
             if engine.compiled is not None:
                 engine.compiled.remove()
             for name, module in self.network.named_modules():
@@ -358,6 +333,7 @@ class Adapter(nn.Module):
 
     def _state(self) -> dict[str, Tensor]:
         engine = self._engine
+        engine.read()
         learned = engine.learnables.split(engine.learnables.vector()) if engine.learns else {}
         return {
             **{f"parameters/{name}": value for name, value in learned.items()},
@@ -427,6 +403,7 @@ class Adapter(nn.Module):
         engine.share = None if facts["share"] is None else float.fromhex(facts["share"])
         engine.host_steps, engine.gate_open = facts["host_steps"], facts["gate_open"]
         engine.calls = max(engine.calls, facts["calls"])
+        engine.doubtful = ()
 
     def _source_fingerprint(self) -> str:
         """Of every weight and buffer from before adaptation; found when it is first needed."""

@@ -91,7 +91,10 @@ class Method:
         return "auto"
 
     def mixes_samples(self, engine: Engine) -> bool:
-        """Whether samples of a batch see each other in a prediction: then one that is not finite is left out."""
+        """Whether the adapter looks for samples that must be left out before a batch is passed, which is one small read.
+
+        Needed where samples see each other in an answer, or in an update that no mask is part of.
+        """
         return engine.batch_statistics
 
     def declare(self, engine: Engine) -> dict[str, Tensor]:

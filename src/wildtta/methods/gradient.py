@@ -64,6 +64,11 @@ class GradientMethod(Method):
         return False
 
     @property
+    def leaves_out(self) -> bool:
+        """Whether the selection's mask alone keeps a sample that is not finite out of everything; else its batch is skipped."""
+        return True
+
+    @property
     def recordable(self) -> bool:
         """Whether a step is the same sequence of kernels for every batch, so that a CUDA graph may replay it."""
         return False

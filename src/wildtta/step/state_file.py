@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +107,7 @@ def _is_hexadecimal_share(value: Any) -> bool:
         return False
 
 
-_FACTS = {
+_FACTS: dict[str, Callable[[Any], bool]] = {
     "method": lambda value: isinstance(value, str),
     "options": lambda value: isinstance(value, dict),
     "network": lambda value: isinstance(value, str),
@@ -116,8 +116,7 @@ _FACTS = {
     "host_steps": lambda value: _whole(value, 0),
     "calls": lambda value: _whole(value, 0),
     "gate_open": lambda value: isinstance(value, bool),
-    "image_shape": lambda value: value is None
-    or (isinstance(value, list) and all(_whole(side, 1) for side in value)),
+    "image_shape": lambda value: value is None or (isinstance(value, list) and all(_whole(side, 1) for side in value)),
     "precision": lambda value: value is None or value in PRECISIONS,
 }
 """What a state file tells beside its tensors, each with what it may be."""

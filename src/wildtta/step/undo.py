@@ -9,7 +9,7 @@ import torch
 if TYPE_CHECKING:
     from wildtta.step.engine import Engine
 
-HOST_STATE = ("batch_size", "image_shape", "share", "host_steps", "gate_open", "calls")
+HOST_STATE = ("batch_size", "image_shape", "share", "host_steps", "gate_open", "calls", "doubtful")
 """The part of the online state that is no tensor: attributes of the engine."""
 
 

@@ -151,14 +151,21 @@ class SAR2(SAR):
     def select(self, engine: Engine, first: Output) -> Selection:
         """As in SAR. Which samples form centroids is the first pass's choice: the second filter does not change it."""
         selection = super().select(engine, first)
+        members = first.usable
         if self.centroids == "reliable" and selection.mask is not None:
-            selection.extra["members"] = selection.mask
+            members = selection.mask if members is None else selection.mask & members
+        if members is not None:
+            selection.extra["members"] = members
         if self.bank and self.bank_refresh == "before":
             ahead = {name: value.clone() for name, value in engine.memory.items() if name.startswith("bank_")}
             live = self._live(engine, first, selection)
             centroid_bank.refresh(ahead, live, self._rule(engine), rate=self.bank_rate)
             return RefreshedSelection(**vars(selection), bank=ahead)
         return selection
+
+    @property
+    def leaves_out(self) -> bool:
+        return self.bank or not self.regularised
 
     def gate(self, engine: Engine, first: Output, selection: Selection) -> Tensor | None:
         """Whether C^t has ζ rows."""
