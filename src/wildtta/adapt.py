@@ -12,6 +12,8 @@ from wildtta.methods.base import Method
 from wildtta.methods.registry import get_method
 from wildtta.network import choose_parameters, inspect_network
 from wildtta.network.parameters import ParameterChoice
+from wildtta.step.compiling import refuse_compiled
+from wildtta.step.holding import refuse_held
 from wildtta.step.precision import PRECISIONS, Precision
 
 
@@ -23,6 +25,7 @@ def adapt(
     head: str | nn.Module = "auto",
     batch_size: int | None = None,
     precision: Precision | Literal["auto"] = None,
+    statistics: Literal["mean", "median"] = "mean",
     compile: bool = False,
     **options: Any,
 ) -> Adapter:
@@ -37,6 +40,8 @@ def adapt(
         head: the linear layer that makes the logits, by name or as a module; ``"auto"`` finds it.
         batch_size: for the learning rate's rule; None takes the first batch's size.
         precision: None leaves the caller's settings alone; ``"fp32"``, ``"tf32"``, ``"bf16"``; ``"auto"``: the fastest.
+        statistics: what BatchNorm's batch statistics are made of: the batch's mean, or its median, which a few malicious
+            samples do not move (MedBN, https://arxiv.org/abs/2403.19326).
         compile: run the network through :func:`torch.compile`.
         options: the method's hyper-parameters.
 
@@ -57,9 +62,15 @@ def adapt(
         raise TypeError(f"expected an nn.Module that returns logits, got {type(model).__name__}")
     if precision is not None and precision not in PRECISIONS:
         raise ValueError(f"precision must be None or one of {', '.join(PRECISIONS)}, got {precision!r}")
-    if batch_size is not None and batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1 or None (taken from the first batch), got {batch_size}")
+    if batch_size is not None and (not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1):
+        raise ValueError(
+            f"batch_size must be at least 1 (a whole number) or None (taken from the first batch), got {batch_size!r}"
+        )
+    if statistics not in ("mean", "median"):
+        raise ValueError(f"statistics must be 'mean' or 'median', got {statistics!r}")
     config = get_method(method, **options)
+    refuse_held(model)
+    refuse_compiled(model)
     refuse_half_precision(model)
     if any(parameter.is_inference() for parameter in model.parameters()):
         raise ValueError("the network was made inside torch.inference_mode() and cannot learn; make it outside")
@@ -67,4 +78,12 @@ def adapt(
         facts = inspect_network(model, head)
         choice = config.parameter_choice(facts) if parameters == "auto" else parameters
         names = choose_parameters(facts, choice, config.scope) if config.scope != "nothing" else []
-        return Adapter(facts, names, config, batch_size=batch_size, precision=precision, compiled=compile)
+        return Adapter(
+            facts,
+            names,
+            config,
+            batch_size=batch_size,
+            precision=precision,
+            median=statistics == "median",
+            compiled=compile,
+        )

@@ -23,11 +23,13 @@ from wildtta.step.callers import PerCaller, is_paused, pausing
 from wildtta.step.compiling import CompiledNetwork
 from wildtta.step.engine import Engine
 from wildtta.step.graphs import GraphRunner
+from wildtta.step.holding import give_back, hold
 from wildtta.step.interrupts import Held
 from wildtta.step.learnables import Learnables
 from wildtta.step.left_out import answer_apart, left_out, remember_levels, sample_levels
 from wildtta.step.precision import Precision, fastest_precision, step_precision
 from wildtta.step.report import Answer, StepReport
+from wildtta.step.silence import Silence
 from wildtta.step.state_file import fingerprint, read_state, write_state
 
 
@@ -41,6 +43,8 @@ class Cost:
     computed_backwards: int
     resets: int
     """Recoveries."""
+    learned: int
+    """Batches that changed something."""
     skipped: int
     """Batches that could not be learned from."""
     left_out: int
@@ -65,6 +69,7 @@ class Adapter(nn.Module):
         *,
         batch_size: int | None = None,
         precision: Precision | Literal["auto"] = None,
+        median: bool = False,
         compiled: bool = False,
     ) -> None:
         super().__init__()
@@ -75,6 +80,7 @@ class Adapter(nn.Module):
         """Whether steps of one shape may be recorded and replayed as CUDA graphs: faster, at the price of memory."""
         self.replayed = False
         """Whether the last batch was answered by replaying a recorded step."""
+        self._silence = Silence()
         self._precision_open = precision == "auto"
         self._rank = facts.input_rank
         self._share()
@@ -85,11 +91,18 @@ class Adapter(nn.Module):
         self._engine = Engine(facts, learnables, method, None if precision == "auto" else precision)
         self._engine.fastest = precision == "auto"
         self._engine.given_batch_size = self._engine.batch_size = batch_size
+        self._engine.median = median
+        if median and not self._engine.batch_statistics:
+            raise ValueError(
+                f"statistics='median' has no effect: {type(self.network).__name__} has no BatchNorm layer, or "
+                f"{method.name} keeps the source's statistics; leave it out"
+            )
         self._graphs = self._new_graphs()
         self._arrange()
         self._fingerprint: str | None = None
         if compiled:
             self._engine.compiled = CompiledNetwork(self.network, facts.head)
+        hold(self.network, self)
 
     def _arrange(self) -> None:
         """Evaluation mode everywhere; only what learns has gradients; batch statistics where the method uses them."""
@@ -98,7 +111,7 @@ class Adapter(nn.Module):
             parameter.requires_grad_(id(parameter) in learns)
         for module in self.network.modules():
             module.training = False
-        if self._engine.batch_statistics:
+        if self._engine.batch_statistics and not self._engine.median:
             self._engine.batch_norms = BatchStatistics(self.network)
 
     def _new_graphs(self) -> GraphRunner | None:
@@ -156,6 +169,9 @@ class Adapter(nn.Module):
             self._rank = images.dim()
             answer.report.step = engine.calls
             self._last.set(answer.report)
+            told = self._silence.take()
+        for message in told:
+            warnings.warn(message, stacklevel=4)
         return without_graph(answer.output.raw)
 
     def _answered(self, images: Tensor) -> Answer:
@@ -167,7 +183,11 @@ class Adapter(nn.Module):
             engine.precision = fastest_precision(self._one_prediction, images)
             self._precision_open = False
         with step_precision(engine.precision, images.device):
-            return self._predict(images) if is_paused(self) else self._learn(images)
+            if is_paused(self):
+                return self._predict(images)
+            answer = self._learn(images)
+            self._silence.after(engine, images, answer)
+            return answer
 
     def _one_prediction(self, images: Tensor, precision: Precision) -> None:
         """One forward pass at ``precision``, for timing (without a graph: it must not need more memory than a step)."""
@@ -317,6 +337,7 @@ class Adapter(nn.Module):
             for name, parameter in self.network.named_parameters():
                 parameter.requires_grad_(self._grad_before[name])
             self._graphs = None
+            give_back(self.network)
             del self._engine
         return self.network
 
@@ -460,6 +481,17 @@ class Adapter(nn.Module):
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._share()
         self._graphs = None
+        if "_engine" in self.__dict__:
+            hold(self.network, self)
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Refused: what learns is compiled by ``adapt(network, compile=True)``."""
+        raise RuntimeError(_COMPILE_ADVICE)
+
+    @property
+    def _initialize_hook(self) -> None:
+        """Where :func:`torch.compile` looks whether a module is a lazy one: the place to answer that it is an adapter."""
+        raise RuntimeError(_COMPILE_ADVICE)
 
     def __repr__(self) -> str:
         if "_engine" not in self.__dict__:
@@ -475,9 +507,15 @@ class Adapter(nn.Module):
             f"head={facts.head_name} ({facts.feature_width} features)",
             f"learns={len(names)} parameters, {size:,} of {total:,} values: {shown or 'none'}",
             f"frozen norms={', '.join(frozen) or 'none'}",
-            f"statistics={'batch' if self._engine.batch_statistics else 'source' if facts.has_batch_norm else 'per sample'}",
+            f"statistics={'batch median' if self._engine.median else 'batch' if self._engine.batch_statistics else 'source' if facts.has_batch_norm else 'per sample'}",
         ]
         return "Adapter(\n  " + "\n  ".join(lines) + "\n)"
+
+
+_COMPILE_ADVICE = (
+    "an adapter cannot be compiled as a whole: it changes its weights in every call. Compile the network in it with "
+    "wildtta.adapt(network, compile=True)"
+)
 
 
 def _alike(stored: Tensor, present: Tensor) -> bool:

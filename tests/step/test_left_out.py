@@ -14,6 +14,7 @@ import wildtta
 from toy_networks import KINDS, batches, build, images, same_bits
 from wildtta.methods.registry import config_classes
 from wildtta.network.levels import WINDOW, absurd, levels, no_levels_yet, with_levels
+from wildtta.network.statistics import median_moments
 
 WIDE = torch.float64
 # Counted, or a note of what came in.
@@ -191,3 +192,59 @@ def test_the_window_keeps_the_newest_finite_levels() -> None:
     x = torch.tensor([[1.0, -4.0], [math.nan, 1.0], [-math.inf, 0.0], [0.0, 0.0]])
     assert str(levels(x).tolist()) == "[4.0, nan, inf, 0.0]"
     assert levels(torch.tensor([[5, 7]])).tolist() == [0.0]
+
+
+# -- BatchNorm: the median -----------------------------------------------------------------------------------------------------
+
+
+def test_median_moments_are_numpys() -> None:
+    values = torch.randn(7, 3, 5, 5, dtype=WIDE, generator=torch.Generator().manual_seed(0))
+    median, variance = median_moments(values)
+    for channel in range(3):
+        flat = values[:, channel].numpy().ravel()
+        assert median[channel].item() == np.median(flat)  # an odd number of values: no halfway
+        assert variance[channel].item() == pytest.approx(np.square(flat - np.median(flat)).mean(), rel=1e-12)
+
+
+def test_one_layer_by_the_median() -> None:
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 3)).double().eval()
+    x = torch.randn(9, 4, dtype=WIDE)
+    adapter = wildtta.adapt(network, "tent", statistics="median", lr=1e-3)
+    assert "batch median" in repr(adapter)
+    with adapter.paused():
+        logits = adapter(x)
+    norm = network[1]
+    with torch.no_grad():
+        z = network[0](x)
+        middle = torch.from_numpy(np.median(z.numpy(), axis=0))
+        standard = (z - middle) / ((z - middle).square().mean(0) + norm.eps).sqrt()
+        expected = network[2](standard)  # its weights are still 1 and 0
+    torch.testing.assert_close(logits, expected, rtol=1e-9, atol=1e-9)
+    adapter(x)
+    assert bool(adapter.last.learned)
+    bare = adapter.unload()
+    assert bare(x).shape == (9, 3)
+
+
+def test_the_median_withstands_what_moves_the_mean() -> None:
+    """A tenth of the batch shifted alike, within the stream's range: others' answers move less than with the mean."""
+    x = images("bn_resnet", 60, dtype=WIDE)
+    attacked = x.clone()
+    attacked[:6] = 4 * attacked[:6].abs()
+    moved = {}
+    for statistics in ("mean", "median"):
+        logits = [
+            wildtta.adapt(build("bn_resnet", dtype=WIDE), "tent", statistics=statistics)(batch)[6:]
+            for batch in (x, attacked)
+        ]
+        moved[statistics] = float((logits[1] - logits[0]).square().mean().sqrt())
+    assert moved["median"] < moved["mean"]
+
+
+def test_the_median_is_refused_where_it_has_no_effect() -> None:
+    for kind, method in (("ln_mlp", "tent"), ("bn_resnet", "none")):
+        with pytest.raises(ValueError, match="no effect"):
+            wildtta.adapt(build(kind), method, statistics="median")
+    with pytest.raises(ValueError, match="'mean' or 'median'"):
+        wildtta.adapt(build("bn_resnet"), "tent", statistics="mode")

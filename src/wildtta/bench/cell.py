@@ -35,7 +35,7 @@ MEASURES: dict[str, dict[str, Any]] = {
 """Diagnostics that cost time, made only where a cell asks for them, with their options' defaults
 (:mod:`wildtta.bench.diagnostics`)."""
 
-OF_ADAPT: frozenset[str] = frozenset({"parameters", "head", "batch_size", "precision", "compile"})
+OF_ADAPT: frozenset[str] = frozenset({"parameters", "head", "batch_size", "precision", "statistics", "compile"})
 """Options that :func:`wildtta.adapt` takes itself, whatever the method."""
 
 

@@ -97,6 +97,13 @@ class Method:
         """
         return engine.batch_statistics
 
+    def why_silent(self, engine: Engine) -> str:
+        """Why nothing has been learned for long, and what to do: the end of a warning."""
+        return (
+            f"{int(engine.memory['skipped'])} batches so far could not be learned from (values that are not finite). Check "
+            "that inputs are prepared as in training"
+        )
+
     def declare(self, engine: Engine) -> dict[str, Tensor]:
         """The method's own state before the first batch. Saving, loading, reset and device moves follow from it."""
         return {}
@@ -140,6 +147,7 @@ def answer_with(
         computed_forwards=forwards,
         computed_backwards=backwards,
         skipped=torch.as_tensor(skipped, device=engine.device),
+        learned=torch.as_tensor(learned, device=engine.device),
     )
     engine.host_steps += 1
     report.skipped = engine.memory["skipped"].clone()

@@ -77,6 +77,15 @@ class GradientMethod(Method):
         """As for every method, times ``lr_scale``."""
         return self.lr_scale * super().learning_rate(family, batch_size)
 
+    def why_silent(self, engine: Engine) -> str:
+        if not self.selects:
+            return super().why_silent(engine)
+        return (
+            f"no sample was selected, or none had a gradient ({int(engine.memory['skipped'])} batches so far were skipped). "
+            "Check that the network returns logits and that inputs are prepared as in training"
+            + (f"; a higher reliable= (now {self.reliable}) selects more" if getattr(self, "reliable", None) else "")
+        )
+
     def declare(self, engine: Engine) -> dict[str, Tensor]:
         state = {"momentum": torch.zeros(engine.learnables.size, dtype=engine.learnables.dtype, device=engine.device)}
         if self.recovery is not None:

@@ -317,4 +317,13 @@ def _as_they_are(place: slice, batch: Moments, count: int) -> Moments:
     return batch
 
 
-COUNTERS = ("resets", "skipped", "left_out", "forwards", "backwards", "computed_forwards", "computed_backwards")
+COUNTERS = (
+    "resets",
+    "learned",
+    "skipped",
+    "left_out",
+    "forwards",
+    "backwards",
+    "computed_forwards",
+    "computed_backwards",
+)

@@ -280,6 +280,7 @@ def _report(
     report.computed_backwards = torch.as_tensor(backwards + selection.further_backwards)
     engine.count(
         skipped=~sound,
+        learned=learns & (torch.as_tensor(found.first_norm, device=device) > 0),
         left_out=(~seen.usable).sum(),
         forwards=report.forwards,
         backwards=report.backwards,

@@ -110,6 +110,16 @@ class SAR2(SAR):
         """ζ: the paper's 100; with fewer than 200 classes, where the paper says nothing, half of them."""
         return self.warmup if self.warmup is not None else min(100, classes // 2)
 
+    def why_silent(self, engine: Engine) -> str:
+        needed = self.warmup_rows(engine.network.classes)
+        rows = int(engine.memory["bank_count"]) if self.bank else needed
+        if rows >= needed:
+            return super().why_silent(engine)
+        return (
+            f"learning waits until {needed} classes have been predicted, and the stream has shown {rows}. "
+            f"Give warmup={max(1, rows // 2)} or another number that this stream reaches"
+        )
+
     def resolved(self, network: Network, batch_size: int) -> dict[str, Any]:
         found = super().resolved(network, batch_size)
         if self.redundancy is not None:
