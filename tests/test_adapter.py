@@ -257,6 +257,23 @@ def test_only_what_learns_has_gradients_and_storage_never_moves() -> None:
     assert all(p.grad is None for p in network.parameters())
 
 
+def test_print_shows_what_is_in_force() -> None:
+    text = repr(wildtta.adapt(build("gn_resnet"), "sar2", sharpness=None, bank_rate=0.5))
+    assert "options=sharpness=None, bank_rate=0.5\n" in text
+    assert "learning rate=0.001 (if batches are of 64; the first one tells)\n" in text
+    assert "warm-up=5 classes\n" in text
+    adapter = wildtta.adapt(build("gn_resnet"), "sar2", warmup=3, lr_scale=2.0)
+    adapter(images("gn_resnet", 1))
+    assert f"learning rate={2e-3 / 16:g}\n" in repr(adapter)
+    assert "warm-up=3 classes\n" in repr(adapter)
+    assert "options=lr_scale=2.0, warmup=3\n" in repr(adapter)
+    for method in ("none", "tent"):
+        text = repr(wildtta.adapt(build("gn_resnet"), method))
+        assert "options=the defaults\n" in text
+        assert "warm-up" not in text
+        assert ("learning rate" in text) is (method == "tent")
+
+
 def test_unloaded_adapter_says_so() -> None:
     adapter = wildtta.adapt(build("ln_mlp"), "tent")
     adapter(images("ln_mlp", 2))

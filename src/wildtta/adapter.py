@@ -496,18 +496,28 @@ class Adapter(nn.Module):
     def __repr__(self) -> str:
         if "_engine" not in self.__dict__:
             return f"Adapter(unloaded, {type(self.network).__name__})"
-        facts, names = self._facts, self.learned_parameters
+        engine, facts, names = self._engine, self._facts, self.learned_parameters
         total = sum(parameter.numel() for parameter in self.network.parameters())
-        size = self._engine.learnables.size if names else 0
+        size = engine.learnables.size if names else 0
         shown = ", ".join(names) if len(names) <= 6 else f"{', '.join(names[:3])}, …, {', '.join(names[-2:])}"
         frozen = [name for name in facts.norm_names if not any(learned.startswith(f"{name}.") for learned in names)]
+        batch = "batch median" if engine.median else "batch"
+        statistics = batch if engine.batch_statistics else "source" if facts.has_batch_norm else "per sample"
+        usual = {item.name: item.default for item in dataclasses.fields(self.method)}
+        options = {name: value for name, value in self.method.options().items() if is_plain(value)}
+        changed = [f"{name}={value!r}" for name, value in options.items() if value != usual[name]]
+        resolved = self.resolved
+        guess = "" if engine.batch_size else " (if batches are of 64; the first one tells)"
         lines = [
             f"method={self.method.name}",
+            f"options={', '.join(changed) or 'the defaults'}",
+            *([f"learning rate={self.learning_rate:g}{guess}"] if "lr" in options else []),
+            *([f"warm-up={resolved['warmup']} classes"] if resolved.get("warmup") is not None else []),
             f"network={type(self.network).__name__} ({facts.family}, {facts.classes} classes)",
             f"head={facts.head_name} ({facts.feature_width} features)",
             f"learns={len(names)} parameters, {size:,} of {total:,} values: {shown or 'none'}",
             f"frozen norms={', '.join(frozen) or 'none'}",
-            f"statistics={'batch median' if self._engine.median else 'batch' if self._engine.batch_statistics else 'source' if facts.has_batch_norm else 'per sample'}",
+            f"statistics={statistics}",
         ]
         return "Adapter(\n  " + "\n  ".join(lines) + "\n)"
 

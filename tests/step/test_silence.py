@@ -40,6 +40,7 @@ def test_nothing_selected_is_told() -> None:
     unsure = build("ln_mlp")
     with torch.no_grad():
         unsure[-1].weight.mul_(0.01)
+        unsure[-1].bias.mul_(0.01)
     adapter = wildtta.adapt(unsure, "sar")
     (message,) = _messages(adapter, batches("ln_mlp", 120, 8))
     assert "no sample was selected" in message

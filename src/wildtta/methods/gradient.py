@@ -80,10 +80,11 @@ class GradientMethod(Method):
     def why_silent(self, engine: Engine) -> str:
         if not self.selects:
             return super().why_silent(engine)
+        reliable = self.options().get("reliable")
         return (
             f"no sample was selected, or none had a gradient ({int(engine.memory['skipped'])} batches so far were skipped). "
             "Check that the network returns logits and that inputs are prepared as in training"
-            + (f"; a higher reliable= (now {self.reliable}) selects more" if getattr(self, "reliable", None) else "")
+            + (f"; a higher reliable= (now {reliable:g}) selects more" if reliable else "")
         )
 
     def declare(self, engine: Engine) -> dict[str, Tensor]:
