@@ -79,6 +79,28 @@ def test_options_that_cannot_be_meant_are_refused(options: dict[str, Any], messa
         wildtta.adapt(build("ln_mlp"), "sar2", **options)
 
 
+@pytest.mark.parametrize(
+    ("method", "options", "message"),
+    [
+        ("sar2", {"lr": "fast"}, "lr must be float or None, got 'fast'"),
+        ("sar2", {"lr": True}, "lr must be float or None"),
+        ("sar2", {"warmup": 2.5}, "warmup must be int or None"),
+        ("sar2", {"bank": "yes"}, "bank must be bool"),
+        ("roid", {"augment": "flip"}, "augment must be a function or None"),
+        ("roid", {"mean": "imagenet"}, "mean must be float or Sequence or None"),
+        ("eata", {"fisher_images": 3}, "fisher_images must be Tensor or Iterable or None"),
+        ("recap", {"sigma": "wide"}, "sigma must be Tensor or None"),
+        ("ttt", {"branch": 3}, "branch must be str or Path or Module or a function"),
+        ("tent", {"parameters": 3}, "parameters must be a scope"),
+        ("tent", {"head": 3}, "head must be the name of a linear layer"),
+        ("tent", {"compile": "yes"}, "compile must be True or False"),
+    ],
+)
+def test_options_of_the_wrong_type_are_refused(method: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        wildtta.adapt(build("ln_mlp"), method, **options)
+
+
 def test_settings_of_the_call_are_checked() -> None:
     with pytest.raises(ValueError, match="precision must be None or one of"):
         wildtta.adapt(build("ln_mlp"), "tent", precision="fp8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import torch
@@ -60,14 +61,14 @@ def adapt(
         raise TypeError("this model is adapted already; get the network back with model.unload() first")
     if not isinstance(model, nn.Module):
         raise TypeError(f"expected an nn.Module that returns logits, got {type(model).__name__}")
-    if precision is not None and precision not in PRECISIONS:
-        raise ValueError(f"precision must be None or one of {', '.join(PRECISIONS)}, got {precision!r}")
-    if batch_size is not None and (not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1):
-        raise ValueError(
-            f"batch_size must be at least 1 (a whole number) or None (taken from the first batch), got {batch_size!r}"
-        )
-    if statistics not in ("mean", "median"):
-        raise ValueError(f"statistics must be 'mean' or 'median', got {statistics!r}")
+    check_settings(
+        parameters=parameters,
+        head=head,
+        batch_size=batch_size,
+        precision=precision,
+        statistics=statistics,
+        compile=compile,
+    )
     config = get_method(method, **options)
     refuse_held(model)
     refuse_compiled(model)
@@ -87,3 +88,29 @@ def adapt(
             median=statistics == "median",
             compiled=compile,
         )
+
+
+def check_settings(
+    *,
+    parameters: Any = "auto",
+    head: Any = "auto",
+    batch_size: Any = None,
+    precision: Any = None,
+    statistics: Any = "mean",
+    compile: Any = False,
+) -> None:
+    """Refuse what :func:`adapt` cannot take, whatever the network and the method."""
+    if not callable(parameters) and not isinstance(parameters, str | Iterable):
+        raise TypeError(f"parameters must be a scope, a pattern, a list of names or a function, got {parameters!r}")
+    if not isinstance(head, str | nn.Module):
+        raise TypeError(f"head must be the name of a linear layer or the layer itself, got {head!r}")
+    if precision is not None and precision not in PRECISIONS:
+        raise ValueError(f"precision must be None or one of {', '.join(PRECISIONS)}, got {precision!r}")
+    if batch_size is not None and (not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1):
+        raise ValueError(
+            f"batch_size must be at least 1 (a whole number) or None (taken from the first batch), got {batch_size!r}"
+        )
+    if statistics not in ("mean", "median"):
+        raise ValueError(f"statistics must be 'mean' or 'median', got {statistics!r}")
+    if not isinstance(compile, bool):
+        raise TypeError(f"compile must be True or False, got {compile!r}")
