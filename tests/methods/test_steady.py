@@ -70,7 +70,7 @@ def test_the_cap_scales_the_entropy_gradient_and_not_what_recovery_watches() -> 
         options = {**PLAIN, "reliable": None, "recovery": 1e-6, "class_cap": 1.0}
         adapter = wildtta.adapt(build(kind, dtype=torch.float64), "steady", lr=0.02, lr_scale=1.0, **options)
         cap = min(0.3, 1 / CLASSES)
-        adapter.online_state()["memory/class_shares"].fill_(cap if share is None else share)
+        adapter.engine.memory["class_shares"].fill_(cap if share is None else share)
         before = snapshot(adapter.network)
         adapter(batch)
         after = snapshot(adapter.network)

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import wildtta
@@ -457,6 +458,16 @@ class Reads(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.count = 0
+        self._lists = _Lists(self)
+
+    def __enter__(self) -> Reads:
+        self._lists.__enter__()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._lists.__exit__(*error)
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if str(function).startswith(self.waiting):
@@ -465,6 +476,18 @@ class Reads(TorchDispatchMode):
             isinstance(index, Tensor) and index.dtype == torch.bool for index in args[1]
         ):
             self.count += 1
+        return function(*args, **(kwargs or {}))
+
+
+class _Lists(TorchFunctionMode):
+    """Counts ``tolist``, which no dispatcher sees."""
+
+    def __init__(self, reads: Reads) -> None:
+        super().__init__()
+        self.reads = reads
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.reads.count += function is Tensor.tolist
         return function(*args, **(kwargs or {}))
 
 

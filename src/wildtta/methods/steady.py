@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 
+from wildtta.methods.losses import mean_row
 from wildtta.methods.options import POSITIVE, SHARE, option
 from wildtta.methods.registry import register
 from wildtta.methods.sar2.method import SAR2
@@ -35,14 +35,15 @@ def capped_weights(shares: Tensor, labels: Tensor, multiple: float) -> Tensor:
     return (cap / shares[labels]).clamp(max=1.0)
 
 
-def followed_shares(shares: Tensor, labels: Tensor) -> Tensor:
+def followed_shares(shares: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
     """p ← k·p + (1−k)·(this batch's shares), k = exp(−B/window), with a window of 5·C samples, at least 1000.
 
-    In a class-ordered stream such a window spans many classes.
+    Only samples where ``mask`` holds count. In a class-ordered stream such a window spans many classes.
     """
     classes = torch.arange(len(shares), device=shares.device)
-    present = (labels[:, None] == classes).to(shares.dtype).mean(0)
-    keep = math.exp(-len(labels) / max(_SMALLEST_WINDOW, _WINDOW_PER_CLASS * len(shares)))
+    present = mean_row((labels[:, None] == classes).to(shares.dtype), mask)
+    number = shares.new_full((), len(labels)) if mask is None else mask.sum().to(shares.dtype)
+    keep = (-number / max(_SMALLEST_WINDOW, _WINDOW_PER_CLASS * len(shares))).exp()
     return keep * shares + (1 - keep) * present
 
 
@@ -136,7 +137,7 @@ class Steady(SAR2):
     def remember(self, engine: Engine, first: Output, selection: Selection, allowed: Tensor) -> None:
         super().remember(engine, first, selection, allowed)
         if self.class_cap is not None:
-            fresh = followed_shares(engine.memory["class_shares"], first.labels)
+            fresh = followed_shares(engine.memory["class_shares"], first.labels, first.usable)
             engine.keep(allowed, {"class_shares": fresh})
 
     def recovered(self, engine: Engine, trigger: Tensor) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from wildtta.methods.base import Rates
 from wildtta.methods.gradient import EntropyMethod
+from wildtta.methods.losses import mean_row
 from wildtta.methods.options import POSITIVE, option
 from wildtta.methods.registry import register
 from wildtta.step.loop import Loss, Selection
@@ -68,7 +69,7 @@ class InfoMax(Tent):
 
     def loss(self, engine: Engine, output: Output, selection: Selection) -> Loss:
         loss = super().loss(engine, output, selection)
-        loss.parts.append(-self.diversity * smoothed_entropy(output.logits.softmax(-1).mean(0)))
+        loss.parts.append(-self.diversity * smoothed_entropy(mean_row(output.logits.softmax(-1), selection.mask)))
         return loss
 
 
