@@ -14,7 +14,7 @@ from torch import Tensor
 
 import wildtta
 from toy_networks import CLASSES, batches, build, images, snapshot
-from wildtta.methods.steady import capped_weights, followed_shares
+from wildtta.methods.steady.method import capped_weights, followed_shares
 
 
 def _run(method: str, kind: str = "ln_mlp", *, size: int = 16, number: int = 1, **options: Any) -> wildtta.Adapter:

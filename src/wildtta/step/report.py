@@ -86,6 +86,8 @@ class StepReport:
     """Batches so far that could not be learned from."""
     loss: Tensor
     """The minimised loss at the first gradient (NaN where there was none)."""
+    strength: Tensor | None = None
+    """Steady: how clear it is that the stream has shifted, 0 (it rests) to 1."""
     used_redundancy: Tensor | None = None
     used_inequity: Tensor | None = None
     extra: dict[str, Tensor] = field(default_factory=dict)
