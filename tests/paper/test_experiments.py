@@ -113,14 +113,25 @@ def test_tables_share_their_cells(full: Setting) -> None:
 
 
 def test_what_a_setting_lacks_is_said() -> None:
-    glyphs = setting("glyphs", scale="tiny")
-    spots = {spot.row: spot for spot in experiments()["table-1"].plan(glyphs)}
-    assert "no counterpart on glyphs" in spots["ResNet50-BN", "Tent"].missing
+    own = setting("folder", scale="tiny", networks={"ResNet50-GN": Network(model="my.module:build")})
+    spots = {spot.row: spot for spot in experiments()["table-1"].plan(own)}
+    assert "no counterpart on folder" in spots["ResNet50-BN", "Tent"].missing
     assert "diffusion model" in spots["ResNet50-GN", "DDA"].missing
     assert spots["ResNet50-GN", "SAR2"].missing == ""
     only = setting("glyphs", scale="tiny", methods=["none", "sar2"])
     spots = {spot.row: spot for spot in experiments()["table-1"].plan(only)}
     assert "'tent' is not available" in spots["ResNet50-GN", "Tent"].missing
+
+
+def test_glyphs_lack_nothing() -> None:
+    """Every row of every experiment has a network, and TTT and DDA have the packaged parts."""
+    glyphs = setting("glyphs", scale="tiny")
+    missing = {spot.missing for experiment in experiments().values() for spot in experiment.plan(glyphs)}
+    assert missing == {""}
+    cells = {(c.model, c.method): c.options for e in ("table-1", "figure-4") for c in experiments()[e].cells(glyphs)}
+    for name in ("resnet_bn", "resnet_gn", "vit"):
+        assert cells[f"glyphs:{name}", "ttt"]["branch"] == f"glyphs:{name}"
+    assert cells["glyphs:vit", "dda"] == {"diffusion": "glyphs", "factor": 2, "depth": 30, "guidance": 12}
 
 
 def test_a_setting_survives_a_journal() -> None:

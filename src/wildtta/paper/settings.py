@@ -6,11 +6,13 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any, Literal
 
 from wildtta.bench import SCENARIOS, Cell
 from wildtta.bench.source_data import wanted_source_fields
 from wildtta.corruptions import constants
+from wildtta.glyphs.parts import with_packaged_part
 from wildtta.methods.registry import config_classes
 
 Where = Literal["glyphs", "imagenet-c", "folder"]
@@ -30,7 +32,7 @@ IMAGENET_NETWORKS: dict[str, str] = {
     CONVNEXT: "timm:convnext_base.fb_in1k",
 }
 #: The embedded networks: small ones that play the part of the paper's.
-GLYPH_NETWORKS: dict[str, str] = {GN: "glyphs:resnet_gn", VIT: "glyphs:vit"}
+GLYPH_NETWORKS: dict[str, str] = {BN: "glyphs:resnet_bn", GN: "glyphs:resnet_gn", VIT: "glyphs:vit"}
 
 #: Dozens of passes per image: on scaled-down streams they get the first few images only.
 SLOW = frozenset({"memo", "ttt", "dda"})
@@ -152,7 +154,7 @@ class Setting:
             names = ", ".join(f"{network.model} for {name}" for name, network in self.networks.items())
             random = "" if self._pinned else ", not the trained weights"
             few = self.scale.slow_limit
-            slow = f"; MEMO and TTT on the first {few} images of a stream" if few else ""
+            slow = f"; MEMO, TTT and DDA on the first {few} images of a stream" if few else ""
             return f"glyphs, 200 classes, small networks ({names}){random}{size}{slow}"
         data = {"imagenet-c": "ImageNet-C", "folder": "own folder, corrupted on the fly"}[self.where]
         weights = "" if self._pinned else ", not the paper's weights"
@@ -177,11 +179,17 @@ class Setting:
         needed = FILES.get(method)
         if needed is not None and needed[0] not in given:
             return f"{needed[1]}: --set {method}@NETWORK.{needed[0]}=…"
+        if method == "dda" and find_spec("diffusers") is None:
+            return "DDA needs diffusers: pip install 'wildtta[diffusion]'"
         return ""
 
     def overrides_for(self, method: str, network: str) -> dict[str, Any]:
-        """What the user set for a method, and for it on one network."""
-        return {**self.overrides.get(method, {}), **self.overrides.get(f"{method}@{network}", {})}
+        """What the user set for a method, and for it on one network; on glyphs with the parts that are packaged."""
+        given = {**self.overrides.get(method, {}), **self.overrides.get(f"{method}@{network}", {})}
+        place = self.networks.get(network)
+        if place is None or place.weights is not None:
+            return given
+        return with_packaged_part(given, method=method, model=place.model, data=self.where)
 
     def cells(
         self,
