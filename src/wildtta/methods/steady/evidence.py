@@ -25,7 +25,6 @@ import math
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from wildtta.methods.losses import entropy
 
@@ -125,7 +124,7 @@ def weighed(state: dict[str, Tensor], logits: Tensor) -> dict[str, Tensor]:
         recent = stored = torch.cat((state["recent_logits"][number:], flat))
         known = (state["recent_number"] + number).clamp(max=WINDOW)
         filled = (torch.arange(WINDOW, 0, -1, device=flat.device) <= known).to(flat.dtype)
-    identified = (classes - 2) / max(1, classes - 1)
+    identified = (classes - 2) / max(1, classes - 1) * (known >= WINDOW)
 
     rows, dominance = _followed_rows(state, flat, recent, filled)
     weight = dominance.sum().clamp(min=1e-9)
@@ -135,7 +134,7 @@ def weighed(state: dict[str, Tensor], logits: Tensor) -> dict[str, Tensor]:
     doubt = (_ERROR_WEIGHT * error).square() + _SMALLEST_SHIFT**2
     by_rows = identified * falling(error, _ERROR) * clearness(centre.square().sum(), spread, doubt)
 
-    trust = identified * falling(recentring_cost(recent), _COST) * (known >= WINDOW)
+    trust = identified * falling(recentring_cost(recent), _COST)
     trust = torch.minimum(trust, state["recent_trust"] + number / _TRUST_TAKES)
     keep = math.exp(-number / _MEAN_MEMORY)
     about = (recent - recent.mean(0)).square().sum(1).mean()
@@ -166,13 +165,10 @@ def _followed_rows(state: dict[str, Tensor], flat: Tensor, recent: Tensor, fille
     A row follows the images predicted as its class, the less the more it has already seen and the less dominant the
     class now is. Its dominance is the largest so far and fades.
     """
-    classes = flat.shape[1]
-    watched = watched_classes(classes, flat.device)
-    step = -(-classes // MOST_ROWS)
+    watched = watched_classes(flat.shape[1], flat.device)
 
     def members(logits: Tensor) -> Tensor:
-        labels = logits.argmax(1)
-        return F.one_hot(labels, classes)[:, ::step].to(logits.dtype)
+        return (logits.argmax(1)[:, None] == watched).to(logits.dtype)
 
     frequent = (members(recent) * filled[:, None]).sum(0)
     dominant = (frequent / frequent.amax().clamp(min=1)) ** 1.5
