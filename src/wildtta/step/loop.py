@@ -123,6 +123,10 @@ def online_step(method: GradientMethod, engine: Engine, images: Tensor) -> Answe
 
 
 def _one_update(method: GradientMethod, engine: Engine, images: Tensor) -> Answer:
+    if method.resting(engine):
+        seen = predict(method, engine, images, grad=False)
+        with losses_in_full_precision(images.device):
+            return _finish(method, engine, seen, Gradient.none(engine), len(images), 0)
     selective = learns_on_selected(method, engine)
     keep_graph = not selective or (engine.share or 0.0) > KEEP_GRAPH_ABOVE
     seen = predict(method, engine, images, grad=keep_graph)
@@ -198,6 +202,7 @@ def _finish(
 ) -> Answer:
     """Update, recover, remember, report; ``forwards`` and ``backwards`` count the samples passed. All on the device."""
     memory, learnables, last = engine.memory, engine.learnables, found.last
+    output = method.answered(engine, seen.output)
     theta = learnables.vector()
     gradient = found.value if last is None else method.adjusted(engine, found.value, theta)
     direction, momentum = momentum_update(
@@ -224,11 +229,11 @@ def _finish(
     method.remember(engine, seen.output, seen.selection, sound)
     if trigger is not None:
         method.recovered(engine, trigger)
-    answer = _report(method, engine, seen, found, sound, learns, forwards, backwards)
+    report = _report(method, engine, seen, found, sound, learns, forwards, backwards)
     engine.host_steps += 1
     if not engine.fixed_shapes:
         method.maintain(engine)
-    return answer
+    return Answer(output, report)
 
 
 def _recover(
@@ -262,7 +267,7 @@ def _report(
     learns: Tensor,
     forwards: int,
     backwards: int,
-) -> Answer:
+) -> StepReport:
     """Counters and the report. The paper counts a selected sample once more in each pass that learns."""
     number, device, selection, first = len(seen.output.logits), engine.device, seen.selection, found.first
     report = StepReport.of_prediction(seen.output, engine)
@@ -298,4 +303,4 @@ def _report(
         report.used_inequity = None if first.inequity is None else first.inequity.detach()
     for name, value in engine.observed().items():
         setattr(report, name, value.clone())
-    return Answer(seen.output, report)
+    return report

@@ -142,8 +142,7 @@ class SAR2(SAR):
     def needs_samples(self) -> bool:
         return super().needs_samples and self.entropy > 0 and not self.wants_whole_batch
 
-    @property
-    def recordable(self) -> bool:
+    def recordable(self, engine: Engine) -> bool:
         return self.bank_refresh == "after" and self.bank_features == "first"
 
     def declare(self, engine: Engine) -> dict[str, Tensor]:
