@@ -110,9 +110,12 @@ def test_the_verdict_hardly_depends_on_the_logits_scale(scale: float) -> None:
 
 def test_what_recentring_costs_is_known_in_two_cases() -> None:
     certain = 50.0 * torch.eye(10)[torch.arange(640) % 10]
-    assert float(recentring_cost(certain)) == pytest.approx(0, abs=1e-4)  # balanced classes: the mean is flat
+    everything = torch.ones(640, dtype=torch.bool)
+    assert float(recentring_cost(certain, everything)) == pytest.approx(
+        0, abs=1e-4
+    )  # balanced classes: the mean is flat
     one = 50.0 * torch.eye(10)[torch.zeros(64, dtype=torch.int64)]
-    assert float(recentring_cost(one)) == pytest.approx(1, abs=1e-4)  # one class: nothing is left
+    assert float(recentring_cost(one, everything[:64])) == pytest.approx(1, abs=1e-4)  # one class: nothing is left
 
 
 def test_classes_seen_and_the_error_of_their_mean() -> None:
@@ -123,6 +126,23 @@ def test_classes_seen_and_the_error_of_their_mean() -> None:
     means = torch.tensor([values[list(some)].mean() for some in itertools.combinations(range(5), m)])
     expected = math.sqrt(float(means.var(correction=0)) / float(values.var(correction=1)))
     assert float(sampling_error(torch.tensor(float(m)), 5)) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("size", [8, 96])
+def test_a_sample_that_is_not_finite_counts_for_nothing(size: int) -> None:
+    world = World(10, shift=3.0)
+    clean = bad = no_evidence(10, dtype=torch.float64, device=torch.device("cpu"))
+    for number in range(30):
+        logits = world.logits(torch.randint(10, (size,), generator=world.draws)).double()
+        usable = torch.ones(size + 2, dtype=torch.bool)
+        usable[[3, 5]] = False
+        spoiled = torch.full((size + 2, 10), math.nan, dtype=torch.float64)
+        spoiled[usable] = logits
+        clean, bad = weighed(clean, logits), weighed(bad, spoiled, usable)
+        if size == 8:  # a larger batch is its own window, and these two differ in size
+            assert all(torch.allclose(clean[name], bad[name], atol=1e-12) for name in clean), number
+        assert all(torch.isfinite(value).all() for value in bad.values())
+    assert float(bad["strength"]) == pytest.approx(float(clean["strength"]), abs=1e-6)
 
 
 def test_of_very_many_classes_every_nth_is_watched() -> None:

@@ -26,7 +26,7 @@ import math
 import torch
 from torch import Tensor
 
-from wildtta.methods.losses import entropy, mean_row
+from wildtta.methods.losses import entropy, masked_mean, mean_row
 
 WINDOW = 64
 """Samples that the cost of recentring and the dominance of a class are measured on."""
@@ -77,19 +77,19 @@ def watched_classes(classes: int, device: torch.device) -> Tensor:
     return torch.arange(0, classes, -(-classes // MOST_ROWS), device=device)
 
 
-def recentring_cost(logits: Tensor) -> Tensor:
-    """What taking off their mean costs ``logits`` [N, C] in entropy, in units of ln C.
+def recentring_cost(logits: Tensor, used: Tensor) -> Tensor:
+    """What taking off their mean costs ``logits`` [N, C] in entropy, in units of ln C, over the samples ``used`` [N].
 
     The larger of two: as they are, and scaled to √(2 ln C) per entry. An overconfident network is certain with and
     without its mean; the scale is where the entropy of C random logits begins to depend on them.
     """
     classes = logits.shape[1]
-    scale = math.sqrt(2 * math.log(classes)) / (logits.square().sum(1).mean() / classes).sqrt().clamp(min=1e-9)
+    size = (masked_mean(logits.square().sum(1), used) / classes).sqrt().clamp(min=1e-9)
 
     def cost(values: Tensor) -> Tensor:
-        return (entropy(values - values.mean(0)) - entropy(values)).mean()
+        return masked_mean(entropy(values - mean_row(values, used)) - entropy(values), used)
 
-    return torch.maximum(cost(logits), cost(logits * scale)) / math.log(classes)
+    return torch.maximum(cost(logits), cost(logits * (math.sqrt(2 * math.log(classes)) / size))) / math.log(classes)
 
 
 def classes_seen(dominance: Tensor) -> Tensor:
@@ -116,22 +116,18 @@ def clearness(length: Tensor, spread: Tensor, doubt: Tensor | float) -> Tensor:
 def weighed(state: dict[str, Tensor], logits: Tensor, usable: Tensor | None = None) -> dict[str, Tensor]:
     """The state after the outputs ``logits`` [B, C], its strength and shift included. ``state`` is left as it is.
 
-    A sample that is not ``usable`` [B] (not finite) counts as the mean of the others: it says nothing.
+    Samples that are not ``usable`` [B] (not finite) count for nothing.
     """
-    number, classes = logits.shape
-    flat = logits - logits.mean(1, keepdim=True)
-    if usable is not None:
-        flat = torch.where(usable[:, None], flat, mean_row(flat, usable))
-    if number >= WINDOW:
-        recent, filled = flat, torch.ones(number, dtype=flat.dtype, device=flat.device)
-        stored, known = flat[-WINDOW:], torch.full_like(state["recent_number"], WINDOW)
-    else:
-        recent = stored = torch.cat((state["recent_logits"][number:], flat))
-        known = (state["recent_number"] + number).clamp(max=WINDOW)
-        filled = (torch.arange(WINDOW, 0, -1, device=flat.device) <= known).to(flat.dtype)
+    classes = logits.shape[1]
+    if usable is None:
+        usable = torch.ones(len(logits), dtype=torch.bool, device=logits.device)
+    flat = (logits - logits.mean(1, keepdim=True)).masked_fill(~usable[:, None], 0.0)
+    number = usable.sum().to(flat.dtype)
+    recent, used = _last_samples(state, flat, usable)
+    known = used.sum()
     identified = (classes - 2) / max(1, classes - 1) * (known >= WINDOW)
 
-    rows, dominance = _followed_rows(state, flat, recent, filled)
+    rows, dominance = _followed_rows(state, flat, usable, recent, used)
     weight = dominance.sum().clamp(min=1e-9)
     centre = (dominance[:, None] * rows).sum(0) / weight
     spread = (dominance * (rows - centre).square().sum(1)).sum() / weight
@@ -139,10 +135,10 @@ def weighed(state: dict[str, Tensor], logits: Tensor, usable: Tensor | None = No
     doubt = (_ERROR_WEIGHT * error).square() + _SMALLEST_SHIFT**2
     by_rows = identified * falling(error, _ERROR) * clearness(centre.square().sum(), spread, doubt)
 
-    trust = identified * falling(recentring_cost(recent), _COST)
+    trust = identified * falling(recentring_cost(recent, used), _COST)
     trust = torch.minimum(trust, state["recent_trust"] + number / _TRUST_TAKES)
-    keep = math.exp(-number / _MEAN_MEMORY)
-    about = (recent - recent.mean(0)).square().sum(1).mean()
+    keep = (-number / _MEAN_MEMORY).exp()
+    about = masked_mean((recent - mean_row(recent, used)).square().sum(1), used)
     mean_sum = keep * state["mean_sum"] + trust * flat.sum(0)
     mean_spread = keep * state["mean_spread"] + trust * number * about
     mean_weight = keep * state["mean_weight"] + trust * number
@@ -151,8 +147,8 @@ def weighed(state: dict[str, Tensor], logits: Tensor, usable: Tensor | None = No
     by_mean = trust * clear * mean_weight / (mean_weight + _MEAN_PRIOR)
 
     return {
-        "recent_logits": stored,
-        "recent_number": known,
+        "recent_logits": recent[-WINDOW:],
+        "recent_number": known.clamp(max=WINDOW).to(flat.dtype),
         "recent_trust": trust,
         "mean_sum": mean_sum,
         "mean_spread": mean_spread,
@@ -164,7 +160,17 @@ def weighed(state: dict[str, Tensor], logits: Tensor, usable: Tensor | None = No
     }
 
 
-def _followed_rows(state: dict[str, Tensor], flat: Tensor, recent: Tensor, filled: Tensor) -> tuple[Tensor, Tensor]:
+def _last_samples(state: dict[str, Tensor], flat: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
+    """The last 64 samples, or the batch where it is larger, with those that count last, and which of them count."""
+    known = torch.arange(WINDOW, 0, -1, device=flat.device) <= state["recent_number"]
+    values, counts = torch.cat((state["recent_logits"], flat)), torch.cat((known, usable))
+    order = counts.to(torch.uint8).argsort(stable=True)[-max(WINDOW, len(flat)) :]
+    return values[order], counts[order]
+
+
+def _followed_rows(
+    state: dict[str, Tensor], flat: Tensor, usable: Tensor, recent: Tensor, used: Tensor
+) -> tuple[Tensor, Tensor]:
     """Centroids of the watched classes in logits [R, R] and their dominance [R], after this batch.
 
     A row follows the images predicted as its class, the less the more it has already seen and the less dominant the
@@ -172,17 +178,17 @@ def _followed_rows(state: dict[str, Tensor], flat: Tensor, recent: Tensor, fille
     """
     watched = watched_classes(flat.shape[1], flat.device)
 
-    def members(logits: Tensor) -> Tensor:
-        return (logits.argmax(1)[:, None] == watched).to(logits.dtype)
+    def members(logits: Tensor, counted: Tensor) -> Tensor:
+        return ((logits.argmax(1)[:, None] == watched) & counted[:, None]).to(logits.dtype)
 
-    frequent = (members(recent) * filled[:, None]).sum(0)
+    frequent = members(recent, used).sum(0)
     dominant = (frequent / frequent.amax().clamp(min=1)) ** 1.5
-    own = members(flat)
+    own = members(flat, usable)
     counts = own.sum(0)
     part = flat[:, watched]
     part = part - part.mean(1, keepdim=True)
     centroids = own.T @ part / counts.clamp(min=1)[:, None]
-    old = state["row_dominance"] * math.exp(-len(flat) / _ROW_MEMORY)
+    old = state["row_dominance"] * (-usable.sum() / _ROW_MEMORY).exp()
     fresh = counts * dominant
     share = fresh / (fresh + _ROW_INERTIA * old).clamp(min=1e-9)
     rows = state["row_logits"] + share[:, None] * (centroids - state["row_logits"])

@@ -16,6 +16,7 @@ from wildtta.methods.sar2.method import SAR2
 from wildtta.methods.sar2.redundancy import Normalisation
 from wildtta.methods.steady.evidence import no_evidence, weighed
 from wildtta.methods.steady.stream_statistics import answer_of, no_statistics
+from wildtta.network.output import logits_of
 from wildtta.step.loop import Selection
 from wildtta.step.report import Answer, Output
 
@@ -163,7 +164,10 @@ class Steady(SAR2):
         return self.evidence and not bool(engine.memory["strength"] > 0)
 
     def answered(self, engine: Engine, output: Output) -> Output:
-        return output.answering(output.logits - engine.memory["shift"]) if self.evidence else output
+        if not self.evidence:
+            return output
+        # What the network returned, not ``output.logits``: a sample that is not finite has none.
+        return output.answering(logits_of(output.raw) - engine.memory["shift"])
 
     def sample_losses(self, engine: Engine, output: Output, selection: Selection) -> Tensor:
         losses = super().sample_losses(engine, output, selection)
