@@ -14,8 +14,10 @@ from dataclasses import MISSING, dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
+from wildtta.adapt import check_settings
 from wildtta.bench.errors import BenchError, refuse_unknown
 from wildtta.bench.plain import each_value, infinite, integral, plain
+from wildtta.glyphs.parts import with_packaged_part
 from wildtta.methods.base import Method
 from wildtta.methods.registry import config_classes, get_method
 from wildtta.own_code import code_digest
@@ -36,7 +38,7 @@ MEASURES: dict[str, dict[str, Any]] = {
 """Diagnostics that cost time, made only where a cell asks for them, with their options' defaults
 (:mod:`wildtta.bench.diagnostics`)."""
 
-OF_ADAPT: frozenset[str] = frozenset({"parameters", "head", "batch_size", "precision", "compile"})
+OF_ADAPT: frozenset[str] = frozenset({"parameters", "head", "batch_size", "precision", "statistics", "compile"})
 """Options that :func:`wildtta.adapt` takes itself, whatever the method."""
 
 
@@ -51,7 +53,8 @@ class Cell:
         weights: a safetensors file with the model's weights, where the model doesn't bring them.
         method: a name of :func:`wildtta.methods`, or ``path/to/file.py:Class`` (``package.module:Class``); the code of such
             a file is part of the identity.
-        options: the method's options and those of :func:`wildtta.adapt`.
+        options: the method's options and those of :func:`wildtta.adapt`. On glyphs the packaged branch (TTT)
+            and diffusion model (DDA) are filled in where none is given.
         regularise: before the stream, so many steps of R and I alone on random batches of the same corrupted
             images, which are not scored (:mod:`wildtta.bench.regularise`).
         scenario: one of :data:`wildtta.streams.SCENARIOS`.
@@ -102,7 +105,7 @@ class Cell:
             value = getattr(self, number)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise BenchError(f"{number} must be a whole number of at least {least}, got {value!r}")
-        if self.limit is not None and (not isinstance(self.limit, int) or self.limit < 1):
+        if self.limit is not None and (type(self.limit) is not int or self.limit < 1):
             raise BenchError(f"limit must be a number of images or absent, got {self.limit!r}")
         refuse_unknown([self.scenario], SCENARIOS, "unknown scenario {}")
         for names in ("corruptions", "measure"):
@@ -121,13 +124,17 @@ class Cell:
             if not isinstance(value, Mapping):
                 raise BenchError(f"{mapping} must be a table of names and values, got {value!r}")
             object.__setattr__(self, mapping, plain(value, mapping))
+        if self.weights is None:
+            filled = with_packaged_part(self.options, method=self.method, model=self.model, data=self.data)
+            object.__setattr__(self, "options", filled)
         if not self.corruptions:
             object.__setattr__(self, "severity", 0)
 
     @property
     def config(self) -> Method:
-        """The method with its options; an unknown name, or a value that it refuses, is an error."""
+        """The method with its options; an unknown name, or a value that it or ``adapt`` refuses, is an error."""
         try:
+            check_settings(**{name: value for name, value in self.options.items() if name in OF_ADAPT})
             return get_method(self.method, **each_value(self._own_options, infinite))
         except (TypeError, ValueError) as error:
             raise BenchError(str(error)) from error
@@ -155,7 +162,7 @@ class Cell:
         place, _, _ = self.method.rpartition(":")
         try:
             own = {"code": code_digest(place)} if place else {}
-            return {**self.config.identity(), **own}
+            return {**self.config.identity(self.batch_size), **own}
         except BenchError:
             known = config_classes().get(self.method)
             if known is None or not set(self._own_options) <= {entry.name for entry in fields(known)}:

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from wildtta.network.levels import levels
+
 
 @dataclass(frozen=True)
 class Inputs:
@@ -87,15 +89,30 @@ def called(network: Callable[..., Any], call: Tensor | Inputs) -> Any:
     return call.run(network, call.sample_numbers) if isinstance(call, Inputs) else network(call)
 
 
-def finite_samples(samples: Tensor, inputs: Inputs | None) -> Tensor:
-    """Which samples have no infinite or undefined number, [B]."""
-    if inputs is None:
-        return torch.isfinite(samples).flatten(1).all(1)
-    sound = torch.ones(len(samples), dtype=torch.bool, device=samples.device)
-    for value in inputs.tensors.values():
-        if value.is_floating_point() and value.dim() and len(value) == len(sound):
-            sound &= torch.isfinite(value).reshape(len(sound), -1).all(1)
-    return sound
+def levels_of(inputs: Inputs) -> Tensor:
+    """max |x| of each sample over all its floating-point values, [B] (:func:`wildtta.network.levels.levels`)."""
+    samples = inputs.sample_numbers
+    found = [torch.zeros(len(samples), device=samples.device)]
+    found += [
+        levels(value.reshape(len(samples), -1)) for value in inputs.tensors.values() if _holds(value, len(samples))
+    ]
+    return torch.stack([value.to(torch.promote_types(value.dtype, torch.float32)) for value in found]).amax(0)
+
+
+def blanked(inputs: Inputs, finite: Tensor) -> Inputs:
+    """The call with zeros for the samples that are not ``finite``."""
+
+    def blank(value: Tensor) -> Tensor:
+        if not _holds(value, len(finite)):
+            return value
+        return value.masked_fill(~finite.view([-1, *[1] * (value.dim() - 1)]), 0.0)
+
+    return inputs.mapped(blank)
+
+
+def _holds(value: Tensor, samples: int) -> bool:
+    """Whether a tensor holds numbers of each sample that may be infinite or undefined."""
+    return value.is_floating_point() and value.dim() > 0 and len(value) == samples
 
 
 def _tensors(items: Any) -> Iterator[tuple[str, Tensor]]:
