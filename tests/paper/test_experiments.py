@@ -11,8 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from printed_journal import papers_setting
+from wildtta import SAR2
 from wildtta.bench import read
-from wildtta.paper import Network, Setting, Spot, View, claims, experiments, printed, select, setting, unique
+from wildtta.paper import Network, Setting, Spot, View, claims, experiments, needs, printed, select, setting, unique
 from wildtta.paper.estimate import Pace, estimate, images_in, measured_rates, passes
 
 
@@ -52,7 +53,7 @@ def test_all_41_are_there_in_the_papers_order() -> None:
 
 
 def test_claims_are_numbered_within_their_experiment() -> None:
-    assert len(claims()) == 108
+    assert len(claims()) == 125
     for experiment in experiments().values():
         names = [claim.name for claim in experiment.claims]
         assert names == [f"{experiment.name}/C{n}" for n in range(1, len(names) + 1)]
@@ -121,6 +122,39 @@ def test_what_a_setting_lacks_is_said() -> None:
     only = setting("glyphs", scale="tiny", methods=["none", "sar2"])
     spots = {spot.row: spot for spot in experiments()["table-1"].plan(only)}
     assert "'tent' is not available" in spots["ResNet50-GN", "Tent"].missing
+
+
+def test_needs_are_what_the_plan_reads(full: Setting) -> None:
+    told = {name: needs(experiments()[name], full) for name in ("table-1", "table-d", "figure-8", "figure-d")}
+    assert told["table-1"] == (
+        "ImageNet-C severity 5 (15 corruptions); ResNet50-BN, ResNet50-GN, VitBase-LN; --source for eata, recap"
+    )
+    assert told["table-d"].startswith("ImageNet-R; ")
+    assert told["figure-8"] == "ImageNet-C severity 5 (snow); VitBase-LN; scikit-learn"
+    assert "ImageNet's clean images" in told["figure-d"]
+    bare = setting("imagenet-c")
+    assert "wildtta diffusion-train" in needs(experiments()["table-1"], bare), "DDA's file is not there"
+    assert needs(experiments()["table-r"], setting("glyphs")) == "nothing (embedded)"
+
+
+def test_slow_methods_see_every_class_of_an_ordered_stream() -> None:
+    glyphs = setting("glyphs")
+    cells = {(c.method, c.scenario): c for n in ("table-1", "table-3") for c in experiments()[n].cells(glyphs)}
+    memo, tent = cells["memo", "label_shift"], cells["tent", "label_shift"]
+    assert (memo.scenario_options["draws"], memo.limit, images_in(memo)) == (1, None, 200)
+    assert (tent.scenario_options["draws"], tent.limit, images_in(tent)) == (20, None, 4000)
+    assert cells["dda", "single"].limit == 200
+    seeds = {(c.method, c.seed) for c in experiments()["table-1"].cells(glyphs)}
+    assert ("memo", 1) not in seeds, "order changes nothing for MEMO"
+    assert ("tent", 2) in seeds
+    assert cells["sar2", "single"].limit == 1000
+
+
+def test_warm_up_is_100_on_imagenet_r(full: Setting) -> None:
+    for name in ("table-d", "table-e"):
+        configs = [cell.config for cell in experiments()[name].cells(full) if cell.method == "sar2"]
+        assert configs
+        assert {config.warmup_rows(200) for config in configs if isinstance(config, SAR2)} == {100}
 
 
 def test_glyphs_lack_nothing() -> None:

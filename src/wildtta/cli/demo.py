@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from wildtta import report
-from wildtta.bench import Cell, Row, launch
-from wildtta.cli.launching import Device, console, one_line_errors, print_failures
+from wildtta.bench import Cell, launch
+from wildtta.cli.launching import Device, one_line_errors, print_failures, print_table
+from wildtta.cli.story import Story
 from wildtta.data import CORRUPTIONS
 from wildtta.glyphs import CHARACTERS
 
@@ -22,9 +22,9 @@ METHODS = {"none": "no adaptation", "tent": "Tent", "sar": "SAR", "steady": "Ste
 SEVERITY = 5
 # The same streams for both networks: as much as 2 cores do in 3 minutes.
 SCENARIOS = {
-    "noise": "label shift, noise",
+    "noise": "label shift, Gaussian noise",
     "contrast": "label shift, contrast",
-    "single": "batch 1, noise",
+    "single": "batch 1, Gaussian noise",
     "mixed": "mixed, 15 corruptions",
 }
 LENGTHS = {"noise": 2000, "contrast": 2000, "single": 300, "mixed": 2000}
@@ -70,8 +70,13 @@ def demo(
         outcome = launch(demo_cells(), journal=journal, device=device, per_device=at_a_time)
         found = {row["key"]: row for row in outcome.rows}
         rows = {place: found[cell.key] for place, cell in cells.items()}
-        print_story(rows)
-        written = report.write(list(rows.values()), out, title="wildtta demo: glyphs")
+        story = Story(rows=rows, networks=NETWORKS, streams=SCENARIOS, methods=METHODS)
+        print_table(story.table)
+        typer.echo(f"\n{story.words}")
+        print_failures(rows.values())
+        written = report.write(
+            list(rows.values()), out, title="wildtta demo: glyphs", intro=story.words, sections=[story.section]
+        )
         typer.echo(f"\nReport: {written.html} (open it in a browser); every number: {journal}")
     raise typer.Exit(outcome.failed > 0)
 
@@ -99,31 +104,3 @@ def demo_cells() -> list[Cell]:
         return passes * (2 if cell.model == "glyphs:vit" else 1)
 
     return sorted(planned().values(), key=cost, reverse=True)
-
-
-def print_story(rows: Mapping[tuple[str, str, str], Row]) -> None:
-    """Accuracy by network, method and scenario; a collapse is marked."""
-    from rich.table import Table
-
-    heading = "Online accuracy, % (in brackets: share of the most predicted class, last fifth)"
-    table = Table("network", "method", title=heading, show_edge=False)
-    for title in SCENARIOS.values():
-        table.add_column(title, justify="right", no_wrap=True)
-    for model, method in itertools.product(NETWORKS, METHODS):
-        results = [_shown(rows[model, scenario, method]) for scenario in SCENARIOS]
-        last = method == list(METHODS)[-1]
-        table.add_row(NETWORKS[model] if method == "none" else "", METHODS[method], *results, end_section=last)
-    console(120).print(table)
-    for row in rows.values():
-        if row["status"] == "ok" and row["metrics"]["collapsed"]:
-            typer.echo(f"collapsed onto one class: {Cell.from_row(row).describe()}")
-    print_failures(rows.values())
-
-
-def _shown(row: Row) -> str:
-    if row["status"] != "ok":
-        return "failed"
-    metrics = row["metrics"]
-    share = f"({metrics['top_class_share']:.0f})"
-    accuracy = f"{metrics['accuracy']:.1f} {share:>5}"
-    return f"[red]{accuracy}[/red]" if metrics["collapsed"] else accuracy
