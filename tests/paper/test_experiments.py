@@ -143,7 +143,7 @@ def test_slow_methods_see_every_class_of_an_ordered_stream() -> None:
     memo, tent = cells["memo", "label_shift"], cells["tent", "label_shift"]
     assert (memo.scenario_options["draws"], memo.limit, images_in(memo)) == (1, None, 200)
     assert (tent.scenario_options["draws"], tent.limit, images_in(tent)) == (20, None, 4000)
-    assert cells["dda", "single"].limit == 200
+    assert cells["dda", "single"].limit == 320
     seeds = {(c.method, c.seed) for c in experiments()["table-1"].cells(glyphs)}
     assert ("memo", 1) not in seeds, "order changes nothing for MEMO"
     assert ("tent", 2) in seeds

@@ -258,6 +258,14 @@ def _does_not_collapse(view: View) -> Iterator[Part]:
         yield value > alone and lowest > 0.5, told
 
 
+def _far_above_tent(view: View) -> Iterator[Part]:
+    for network, printed_gain in ((GN, 27.0), (VIT, 58.6)):
+        sar, tent = (view.mean(network, method, AVERAGE) for method in ("SAR", "Tent"))
+        # "A large margin" on other data: five points.
+        holds = sar - tent >= 5 and close(view, sar - tent, printed_gain, 2.0)
+        yield holds, f"{network}: SAR {sar:.1f}, Tent {tent:.1f}"
+
+
 def _nowhere_below(view: View) -> Iterator[Part]:
     for network in BOTH:
         gains = {c: view.mean(network, "SAR2", c) - view.mean(network, "NoAdapt", c) for c in view.corruptions}
@@ -280,7 +288,7 @@ TABLE_5 = Experiment(
     Claim("On GN the standard deviation of SAR²'s average is about a tenth of SAR's", _steadier),
     Claim(
         "SAR is far above Tent on both networks (27.4 and 0.4, 60.9 and 2.3)",
-        all_of(*(above((network, "SAR"), (network, "Tent"), AVERAGE) for network in BOTH)),
+        _far_above_tent,
     ),
     Claim("SAR² stays effective: in no domain it is below the unadapted network", _nowhere_below),
     Claim("Recovery never triggers for SAR²", _NEVER_RECOVERS),
