@@ -79,6 +79,33 @@ def test_options_that_cannot_be_meant_are_refused(options: dict[str, Any], messa
         wildtta.adapt(build("ln_mlp"), "sar2", **options)
 
 
+@pytest.mark.parametrize(
+    ("method", "options", "message"),
+    [
+        ("sar2", {"lr": "fast"}, "lr must be float or None, got 'fast'"),
+        ("sar2", {"lr": True}, "lr must be float or None"),
+        ("sar2", {"warmup": 2.5}, "warmup must be int or None"),
+        ("sar2", {"bank": "yes"}, "bank must be bool"),
+        ("roid", {"augment": "flip"}, "augment must be a function or None"),
+        ("roid", {"mean": "imagenet"}, "mean must be float or Sequence or None"),
+        ("eata", {"fisher_images": 3}, "fisher_images must be Tensor or Iterable or None"),
+        ("recap", {"sigma": "wide"}, "sigma must be Tensor or None"),
+        ("ttt", {"branch": 3}, "branch must be str or Path or Module or a function"),
+        ("tent", {"parameters": 3}, "parameters must be a scope"),
+        ("tent", {"head": 3}, "head must be the name of a linear layer"),
+        ("tent", {"compile": "yes"}, "compile must be True or False"),
+    ],
+)
+def test_options_of_the_wrong_type_are_refused(method: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        wildtta.adapt(build("ln_mlp"), method, **options)
+
+
+@pytest.mark.parametrize("mean", [0.5, [0.5, 0.4, 0.3], (0.5,) * 3, torch.full((3,), 0.5), None])
+def test_levels_may_come_in_any_kind_of_sequence(mean: Any) -> None:
+    assert wildtta.ROID(mean=mean).mean is mean
+
+
 def test_settings_of_the_call_are_checked() -> None:
     with pytest.raises(ValueError, match="precision must be None or one of"):
         wildtta.adapt(build("ln_mlp"), "tent", precision="fp8")
@@ -293,6 +320,23 @@ def test_only_what_learns_has_gradients_and_storage_never_moves() -> None:
     network = adapter.unload()
     assert {name: p.data_ptr() for name, p in network.named_parameters()} == places
     assert all(p.grad is None for p in network.parameters())
+
+
+def test_print_shows_what_is_in_force() -> None:
+    text = repr(wildtta.adapt(build("gn_resnet"), "sar2", sharpness=None, bank_rate=0.5))
+    assert "options=sharpness=None, bank_rate=0.5\n" in text
+    assert "learning rate=0.001 (if batches are of 64; the first one tells)\n" in text
+    assert "warm-up=5 classes\n" in text
+    adapter = wildtta.adapt(build("gn_resnet"), "sar2", warmup=3, lr_scale=2.0)
+    adapter(images("gn_resnet", 1))
+    assert f"learning rate={2e-3 / 16:g}\n" in repr(adapter)
+    assert "warm-up=3 classes\n" in repr(adapter)
+    assert "options=lr_scale=2.0, warmup=3\n" in repr(adapter)
+    for method in ("none", "tent"):
+        text = repr(wildtta.adapt(build("gn_resnet"), method))
+        assert "options=the defaults\n" in text
+        assert "warm-up" not in text
+        assert ("learning rate" in text) is (method == "tent")
 
 
 def test_unloaded_adapter_says_so() -> None:

@@ -171,6 +171,15 @@ def test_glyphs_lack_nothing() -> None:
     assert cells["glyphs:vit", "dda"] == {"diffusion": "glyphs", "factor": 2, "depth": 30, "guidance": 12}
 
 
+@pytest.mark.parametrize("name", ["figure-1", "figure-4", "figure-5", "figure-6", "table-a", "table-p", "table-q"])
+def test_batch_norm_is_run_on_the_batch_norm_network(name: str) -> None:
+    spots = experiments()[name].plan(setting("glyphs", scale="tiny"))
+    assert any(cell.model == "glyphs:resnet_bn" for spot in spots for cell in spot.cells)
+    assert not [label for spot in spots for label in spot.row if "in place of ResNet50-BN" in label]
+    if name == "figure-1":
+        assert {cell.method for spot in spots for cell in spot.cells} == {"tent", "sar", "sar2"}
+
+
 def test_a_setting_survives_a_journal() -> None:
     """What ``asked_by`` keeps of a setting plans the same cells again."""
     own = {"ResNet50-GN": Network(model="my.module:build", weights="gn.safetensors")}

@@ -338,6 +338,25 @@ def test_csv_holds_everything_unrounded(tmp_path: Path) -> None:
     assert len(fog["cells"].split()) == 2
 
 
+def test_names_of_users_stay_text(tmp_path: Path) -> None:
+    """A method's title is anybody's text: neither a browser nor a spreadsheet program may run it."""
+    evil, formula = "<script>alert(1)</script> a < b", "=HYPERLINK(1)"
+    rows = grid_rows(seeds=1)
+    for row in rows:
+        row["cell"]["name"] = evil if row["cell"]["method"] == "sar2" else formula
+        row["cell"]["model_name"] = "<img src=x onerror=alert(2)>"
+    failed = {**rows[0], "key": "0" * 16, "status": "failed", "reason": "<script>alert(3)</script>"}
+    written = write([*rows, failed], tmp_path, title="<script>alert(4)</script>")
+    for file in (written.markdown, written.numbers, written.html):
+        text = file.read_text()
+        assert "<script>alert" not in text
+        assert "<img src=x" not in text
+    assert "&lt;script>alert(1)&lt;/script> a < b" in written.markdown.read_text()
+    lines = list(csv.DictReader(io.StringIO(written.numbers.read_text())))
+    assert not any(value.startswith(("=", "+", "@")) for line in lines for value in line.values())
+    assert any(formula in line["row"] for line in lines)
+
+
 def test_command_repeats_the_cell() -> None:
     """The command shown for a number parses back to the very cell."""
     from typer.testing import CliRunner

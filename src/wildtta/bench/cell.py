@@ -14,6 +14,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
+from wildtta.adapt import check_settings
 from wildtta.bench.errors import BenchError, refuse_unknown
 from wildtta.bench.plain import each_value, infinite, integral, plain
 from wildtta.glyphs.parts import with_packaged_part
@@ -36,7 +37,7 @@ MEASURES: dict[str, dict[str, Any]] = {
 """Diagnostics that cost time, made only where a cell asks for them, with their options' defaults
 (:mod:`wildtta.bench.diagnostics`)."""
 
-OF_ADAPT: frozenset[str] = frozenset({"parameters", "head", "batch_size", "precision", "compile"})
+OF_ADAPT: frozenset[str] = frozenset({"parameters", "head", "batch_size", "precision", "statistics", "compile"})
 """Options that :func:`wildtta.adapt` takes itself, whatever the method."""
 
 
@@ -102,7 +103,7 @@ class Cell:
             value = getattr(self, number)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise BenchError(f"{number} must be a whole number of at least {least}, got {value!r}")
-        if self.limit is not None and (not isinstance(self.limit, int) or self.limit < 1):
+        if self.limit is not None and (type(self.limit) is not int or self.limit < 1):
             raise BenchError(f"limit must be a number of images or absent, got {self.limit!r}")
         refuse_unknown([self.scenario], SCENARIOS, "unknown scenario {}")
         for names in ("corruptions", "measure"):
@@ -129,8 +130,9 @@ class Cell:
 
     @property
     def config(self) -> Method:
-        """The method with its options; an unknown name, or a value that it refuses, is an error."""
+        """The method with its options; an unknown name, or a value that it or ``adapt`` refuses, is an error."""
         try:
+            check_settings(**{name: value for name, value in self.options.items() if name in OF_ADAPT})
             return get_method(self.method, **each_value(self._own_options, infinite))
         except (TypeError, ValueError) as error:
             raise BenchError(str(error)) from error

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from wildtta.bench.cell import MEASURES, Cell
 from wildtta.bench.datasets import Images
-from wildtta.bench.errors import refuse_unknown
+from wildtta.bench.errors import BenchError, refuse_unknown
 from wildtta.methods.sar2.method import SAR2
 from wildtta.metrics import (
     FeatureStatistics,
@@ -48,6 +48,9 @@ def diagnostic_options(cell: Cell) -> dict[str, dict[str, Any]]:
     refuse_unknown(cell.measure_options, cell.measure, "measure_options has {}, which is not in measure")
     for name, given in cell.measure_options.items():
         refuse_unknown(given, MEASURES[name], f"the measure {name!r} has no option {{}}")
+        for option, value in given.items():
+            if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+                raise BenchError(f"{option} of the measure {name!r} must be a finite number above 0, got {value!r}")
     return {name: {**MEASURES[name], **cell.measure_options.get(name, {})} for name in cell.measure}
 
 

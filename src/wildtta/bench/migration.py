@@ -60,6 +60,8 @@ WORDS: dict[str, tuple[str, str]] = {
     "gradient_bound": ("bound {}", "no bound"),
     "normalisation": ("R over {}", ""),
     "clip_norm": ("gradient at most {}", ""),
+    "evidence": ("always learning", ""),
+    "recovery": ("recovery at {}", "no recovery"),
 }
 """How a title names an option: with a value, and switched off."""
 
@@ -93,6 +95,7 @@ def translated(method: str, options: Options, classes: int | None) -> tuple[str,
         new["ensembling"] = _round(1 - options["ensembling"])
     if options["reading"] == "columns":
         new["normalisation"] = "auto"  # which means columns in steady, on every network
+    new["evidence"] = False  # 0.1 always learned
     return "steady", {OURS.get(name, name): value for name, value in new.items()}
 
 

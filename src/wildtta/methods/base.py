@@ -97,8 +97,18 @@ class Method:
         return "auto"
 
     def mixes_samples(self, engine: Engine) -> bool:
-        """Whether samples of a batch see each other in a prediction: then one that is not finite is left out."""
+        """Whether the adapter looks for samples that must be left out before a batch is passed, which is one small read.
+
+        Needed where samples see each other in an answer, or in an update that no mask is part of.
+        """
         return engine.batch_statistics
+
+    def why_silent(self, engine: Engine) -> str:
+        """Why nothing has been learned for long, and what to do: the end of a warning."""
+        return (
+            f"{int(engine.memory['skipped'])} batches so far could not be learned from (values that are not finite). Check "
+            "that inputs are prepared as in training"
+        )
 
     def declare(self, engine: Engine) -> dict[str, Tensor]:
         """The method's own state before the first batch. Saving, loading, reset and device moves follow from it."""
@@ -143,6 +153,7 @@ def answer_with(
         computed_forwards=forwards,
         computed_backwards=backwards,
         skipped=torch.as_tensor(skipped, device=engine.device),
+        learned=torch.as_tensor(learned, device=engine.device),
     )
     engine.host_steps += 1
     report.skipped = engine.memory["skipped"].clone()

@@ -7,6 +7,7 @@ import io
 from collections.abc import Sequence
 
 from wildtta.report.document import Document
+from wildtta.report.inert import without_formula, without_tags
 from wildtta.report.outcome import Outcome
 
 NUMBER_FIELDS = (
@@ -41,5 +42,11 @@ def _csv(fields: Sequence[str], lines: Sequence[Sequence[object]]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(fields)
-    writer.writerows(["" if value is None else value for value in line] for line in lines)
+    writer.writerows([_cell(value) for value in line] for line in lines)
     return out.getvalue()
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, str):
+        return without_formula(without_tags(value))
+    return "" if value is None else value

@@ -124,6 +124,9 @@ class TTT(Method):
         engine.companions["branch"] = FunctionalModule(module)
         return self._branch(engine)
 
+    def mixes_samples(self, engine: Engine) -> bool:
+        return True
+
     def declare(self, engine: Engine) -> dict[str, Tensor]:
         state = {"branch": self._branch(engine).first_weights(engine.device, engine.learnables.dtype), **no_draws_yet()}
         if engine.norms:
@@ -138,15 +141,13 @@ class TTT(Method):
             drawn = memory[COUNTER].clone()
             engine.restart()
             memory[COUNTER].copy_(drawn)
-        usable = bool(torch.isfinite(images).all())  # the one read
-        sound = torch.full((), usable, device=engine.device)
+        sound = torch.ones((), dtype=torch.bool, device=engine.device)
         facts: dict[str, Any] = {}
-        if usable:
-            for _ in range(self.steps):
-                loss, norm, fine = self._learn(engine, images)
-                sound = sound & fine
-                facts = {"loss": loss, "gradient_norm": norm}
-        passed = self.copies * self.steps * len(images) if usable else 0
+        for _ in range(self.steps):
+            loss, norm, fine = self._learn(engine, images)
+            sound = sound & fine
+            facts = {"loss": loss, "gradient_norm": norm}
+        passed = self.copies * self.steps * len(images)
         return answer_with(
             engine,
             self.predicted(engine, images),

@@ -18,7 +18,7 @@ from wildtta.methods.augmix import random_crops
 from wildtta.network.inspection import inspect_network
 from wildtta.network.probe import probe
 from wildtta.network.stages import middle_stage
-from wildtta.step.state_file import write_atomically
+from wildtta.step.atomic_file import write_atomically
 
 TURNS = 4
 FORMAT = "1"
