@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import wildtta
 from toy_networks import CLASSES, batches, build, flags, images, same_bits, snapshot
-from wildtta.methods.registry import config_classes
+from wildtta.methods.registry import config_classes, get_method
 
 # -- names and options -----------------------------------------------------------------------------------------------------
 
@@ -136,10 +136,48 @@ def test_learning_rate_follows_family_and_batch_size(method: str, kind: str, at_
 
     assert rate(1) == pytest.approx(at_one, rel=1e-12)
     assert rate(64) == rate(1000) == at_64
-    assert rate(22) == pytest.approx(at_one + (at_64 - at_one) / 3, rel=1e-12)
     assert wildtta.adapt(build(kind), method, lr=0.3, batch_size=1).learning_rate == 0.3
     halved = wildtta.adapt(build(kind), method, lr_scale=0.5, batch_size=64).learning_rate
     assert halved == pytest.approx(at_64 / 2)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 8, 16, 32, 64])
+def test_tents_rate_between_1_and_64_is_the_papers_formula(size: int) -> None:
+    """A.2: (0.00025/32)·BS below 32, else 0.00025, for ResNets; (0.001/64)·BS for ViTs."""
+    resnet = 0.00025 / 32 * size if size < 32 else 0.00025
+    assert wildtta.adapt(build("gn_resnet"), "tent", batch_size=size).learning_rate == pytest.approx(resnet, rel=1e-12)
+    vit = wildtta.adapt(build("ln_vit"), "tent", batch_size=size)
+    assert vit.learning_rate == pytest.approx(0.001 / 64 * size, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("method", "usual", "dividers"),
+    [
+        ("eata", (2.5e-4, 1e-3), (32, 64)),
+        ("sar", (2.5e-4, 1e-3), (16, 32)),
+        ("deyo", (2.5e-4, 1e-3), (16, 32)),
+        ("recap", (2.5e-4, 1e-3), (16, 32)),
+        ("sar2", (1e-3, 5e-3), (16, 16)),
+        ("sar2-efficient", (1e-3, 5e-3), (16, 16)),
+    ],
+)
+def test_the_other_rates_grow_from_the_papers_batch_of_one(
+    method: str, usual: tuple[float, float], dividers: tuple[int, int]
+) -> None:
+    """A.2 gives the rates at batches of 1 and 64; between them Tent's rule with the method's own divider (D38)."""
+    config = get_method(method)
+    for family, rate, divider in zip(("convolutional", "transformer"), usual, dividers, strict=True):
+        assert config.learning_rate(family, 1) == pytest.approx(rate / divider, rel=1e-12)
+        assert config.learning_rate(family, 8) == pytest.approx(8 * rate / divider, rel=1e-12)
+        assert config.learning_rate(family, 64) == pytest.approx(rate, rel=1e-12)
+
+
+@pytest.mark.parametrize(("method", "rates"), [("memo", (2.5e-4, 1e-5)), ("ttt", (1e-3, 1e-4))])
+def test_memo_and_ttt_have_one_rate_for_every_batch_size(method: str, rates: tuple[float, float]) -> None:
+    options = {"branch": "branch.safetensors"} if method == "ttt" else {}
+    config = get_method(method, **options)
+    for size in (1, 2, 16, 64):
+        assert tuple(config.learning_rate(family, size) for family in ("convolutional", "transformer")) == rates
 
 
 def test_batch_size_comes_from_the_first_batch_that_is_learned_from() -> None:

@@ -400,7 +400,7 @@ def test_destruction_must_keep_the_shape() -> None:
     adapter = adapted("deyo", destruction=lambda inputs, generator: inputs[:, :, :4])
     with pytest.raises(ValueError, match="keep the images' shape"):
         adapter(images("gn_resnet", 8, dtype=DOUBLE))
-    with pytest.raises(ValueError, match="patch, pixel, occlusion"):
+    with pytest.raises(ValueError, match="a function or 'patch' or 'pixel' or 'occlusion'"):
         wildtta.DeYO(destruction="patches")
 
 
@@ -508,6 +508,26 @@ def test_recap_measures_the_stream_where_there_is_no_source() -> None:
     torch.testing.assert_close(of_source.online_state()["memory/sigma"], sigma, rtol=1e-9, atol=1e-14)
     adapter.reset()
     assert adapter.online_state()["memory/sigma"].isnan().all()
+
+
+@pytest.mark.parametrize(("kind", "usual"), [("gn_resnet", 3.0), ("ln_vit", 1.5)])
+def test_recaps_largest_weight_is_5_with_batches_of_one(kind: str, usual: float) -> None:
+    """A.2: updates are scaled by at most 3.0 (ResNet) or 1.5 (ViT), and by 5.0 with batches of one."""
+    sigma = torch.full((wildtta.adapt(build(kind), "none").engine.network.feature_width,), 1e-9)
+
+    def after_one_step(size: int, **options: Any) -> Tensor:
+        # L₀ far above any entropy, so that every weight is the largest one.
+        options |= {"sigma": sigma, "plpd": None, "margin": 9.0, "region_reliable": 9.0, "recovery": None}
+        model = adapted("recap", kind, batch_size=size, lr=1e-3, **options)
+        model(images(kind, size, dtype=DOUBLE))
+        return learned_vector(model)
+
+    for size, weight in ((1, 5.0), (2, usual)):
+        start = learned_vector(adapted("recap", kind, sigma=sigma))
+        moved = after_one_step(size) - start
+        wanted = weight * (after_one_step(size, largest_weight=1.0) - start)
+        torch.testing.assert_close(moved, wanted, rtol=1e-6, atol=1e-12)
+        assert moved.abs().max() > 0
 
 
 def test_moments_by_parts() -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from wildtta.adapt import check_settings
 from wildtta.bench.errors import BenchError, refuse_unknown
 from wildtta.bench.plain import each_value, infinite, integral, plain
+from wildtta.glyphs.parts import with_packaged_part
 from wildtta.methods.base import Method
 from wildtta.methods.registry import config_classes, get_method
 from wildtta.streams import SCENARIOS
@@ -50,7 +51,8 @@ class Cell:
         model_options: keyword arguments of the model's constructor (``pretrained = false``: random weights).
         weights: a safetensors file with the model's weights, where the model doesn't bring them.
         method: a name of :func:`wildtta.methods`.
-        options: the method's options and those of :func:`wildtta.adapt`.
+        options: the method's options and those of :func:`wildtta.adapt`. On glyphs the packaged branch (TTT)
+            and diffusion model (DDA) are filled in where none is given.
         regularise: before the stream, so many steps of R and I alone on random batches of the same corrupted
             images, which are not scored (:mod:`wildtta.bench.regularise`).
         scenario: one of :data:`wildtta.streams.SCENARIOS`.
@@ -120,6 +122,9 @@ class Cell:
             if not isinstance(value, Mapping):
                 raise BenchError(f"{mapping} must be a table of names and values, got {value!r}")
             object.__setattr__(self, mapping, plain(value, mapping))
+        if self.weights is None:
+            filled = with_packaged_part(self.options, method=self.method, model=self.model, data=self.data)
+            object.__setattr__(self, "options", filled)
         if not self.corruptions:
             object.__setattr__(self, "severity", 0)
 
@@ -153,7 +158,7 @@ class Cell:
 
     def _resolved(self) -> dict[str, Any]:
         try:
-            return self.config.identity()
+            return self.config.identity(self.batch_size)
         except BenchError:
             known = config_classes().get(self.method)
             if known is None or not set(self._own_options) <= {entry.name for entry in fields(known)}:

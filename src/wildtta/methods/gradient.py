@@ -68,16 +68,21 @@ class GradientMethod(Method):
         """Whether the selection's mask alone keeps a sample that is not finite out of everything; else its batch is skipped."""
         return True
 
-    @property
-    def recordable(self) -> bool:
+    def recordable(self, engine: Engine) -> bool:
         """Whether a step is the same sequence of kernels for every batch, so that a CUDA graph may replay it."""
+        return False
+
+    def resting(self, engine: Engine) -> bool:
+        """Whether nothing is to be learned from the next batch, so that it needs no backward pass."""
         return False
 
     def learning_rate(self, family: str, batch_size: int) -> float:
         """As for every method, times ``lr_scale``."""
         return self.lr_scale * super().learning_rate(family, batch_size)
 
-    def why_silent(self, engine: Engine) -> str:
+    def why_silent(self, engine: Engine) -> str | None:
+        if self.resting(engine):
+            return None
         if not self.selects:
             return super().why_silent(engine)
         reliable = self.options().get("reliable")
@@ -139,6 +144,10 @@ class GradientMethod(Method):
     def updated(self, engine: Engine, theta: Tensor) -> Tensor:
         """The weights after the optimizer's step, where a method changes them once more."""
         return theta
+
+    def answered(self, engine: Engine, output: Output) -> Output:
+        """The answer to the caller, from the pass before the update."""
+        return output
 
     def remember(self, engine: Engine, first: Output, selection: Selection, allowed: Tensor) -> None:
         """Update the method's own state, where ``allowed`` (a boolean on the device)."""

@@ -38,7 +38,7 @@ class ROID(GradientMethod):
     Paper: https://arxiv.org/abs/2306.00650. Code of its authors: https://github.com/mariodoebler/test-time-adaptation.
 
     ``augment`` is called as ``augment(images, generator)`` with network inputs and gives as many; None: CoTTA's random
-    views (:func:`wildtta.methods.views.jitter`). Learning rates below batches of 64 follow Tent's rule: its authors give none.
+    views (:func:`wildtta.methods.views.jitter`). Learning rates below batches of 64 follow Tent's rule: nobody gives any.
     """
 
     name: ClassVar[str] = "roid"

@@ -40,8 +40,7 @@ class Tent(EntropyMethod):
     paper: ClassVar[str] = "Wang et al., ICLR 2021, https://arxiv.org/abs/2006.10726"
     learning_rates: ClassVar[Rates] = TENT_LEARNING_RATES
 
-    @property
-    def recordable(self) -> bool:
+    def recordable(self, engine: Engine) -> bool:
         return True
 
 

@@ -65,6 +65,11 @@ class NormStatistics:
         means = torch.cat([layer.running_mean for layer in self._layers])
         return means, torch.cat([layer.running_var for layer in self._layers])
 
+    def depths(self) -> Tensor:
+        """Each layer's place l/L among the L layers, from 0 for the first, per channel [channels of all layers]."""
+        parts = [torch.full_like(layer.running_mean, at) for at, layer in enumerate(self._layers)]
+        return torch.cat(parts) / len(self._layers)
+
     @contextlib.contextmanager
     def chosen(self, rule: Rule, moments: BatchMoments) -> Iterator[None]:
         """Within, every layer normalises by what ``rule`` makes of the batch's ``moments``; gradients flow through both.

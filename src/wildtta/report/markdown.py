@@ -53,7 +53,8 @@ def pipe_table(heading: Sequence[str], rows: Iterable[Sequence[str]], *, labels:
 def number_markdown(number: Number, digits: int) -> str:
     """``**51.7 ± 0.1** (51.5, +0.2)``: ours, the paper's, the difference; ``[51.5]``: not comparable."""
     if number.mean is None:
-        return "–"
+        told = escape(number.words) or "–"
+        return f"{told} [{escape(number.printed_words)}]" if number.printed_words else told
     bold = "**" if number.best else ""
     text = f"{bold}{own_text(number, digits)}{bold}{' †' * number.collapsed}"
     if number.partial:

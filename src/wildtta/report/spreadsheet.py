@@ -12,7 +12,7 @@ from wildtta.report.outcome import Outcome
 
 NUMBER_FIELDS = (
     "table", "title", "data", "row", "column", "mean", "std", "seeds", "partial", "paper", "paper_std", "difference",
-    "collapsed", "missing", "cells",
+    "collapsed", "words", "missing", "cells",
 )  # fmt: skip
 CLAIM_FIELDS = ("claim", "status", "says", "numbers", "data")
 
@@ -27,7 +27,7 @@ def numbers_csv(document: Document) -> str:
                     (
                         table.name, table.title, table.subtitle, " / ".join(row.labels), column.label, number.mean,
                         number.std, number.seeds or None, number.partial, number.printed, number.printed_std,
-                        number.difference, int(number.collapsed), number.missing, " ".join(number.keys),
+                        number.difference, int(number.collapsed), number.words, number.missing, " ".join(number.keys),
                     )
                 )  # fmt: skip
     return _csv(NUMBER_FIELDS, lines)

@@ -83,7 +83,7 @@ class GraphRunner:
     def ready_for(self, images: Tensor) -> bool:
         """Whether this batch is replayed: its shape came last time too, and its steps can be recorded."""
         method = self.method
-        if self._failed or images.device.type != "cuda" or not method.recordable:
+        if self._failed or images.device.type != "cuda" or not method.recordable(self.engine):
             return False
         if method.episodic or method.steps > 1:
             return False

@@ -123,6 +123,10 @@ def online_step(method: GradientMethod, engine: Engine, images: Tensor) -> Answe
 
 
 def _one_update(method: GradientMethod, engine: Engine, images: Tensor) -> Answer:
+    if method.resting(engine):
+        seen = predict(method, engine, images, grad=False)
+        with losses_in_full_precision(images.device):
+            return _finish(method, engine, seen, Gradient.none(engine), len(images), 0)
     selective = learns_on_selected(method, engine)
     keep_graph = not selective or (engine.share or 0.0) > KEEP_GRAPH_ABOVE
     seen = predict(method, engine, images, grad=keep_graph)
@@ -156,8 +160,8 @@ def learns_on_selected(method: GradientMethod, engine: Engine) -> bool:
 def predict(method: GradientMethod, engine: Engine, images: Tensor, *, grad: bool) -> Prediction:
     """The first half: predict and select.
 
-    An image that is not finite is passed with zeros in it, is not selected, and has NaN for an answer: its gradient is then 0 and
-    not NaN, and the others are learned from. Nothing is read for that.
+    An image that is not finite is passed with zeros in it, is not selected, and has NaN for an answer: its gradient is
+    then 0 and not NaN, and the others are learned from. Nothing is read for that.
     """
     finite = torch.isfinite(levels(images))
     output = engine.forward(images.nan_to_num(0.0, 0.0, 0.0), grad=grad)
@@ -197,6 +201,7 @@ def _finish(
 ) -> Answer:
     """Update, recover, remember, report; ``forwards`` and ``backwards`` count the samples passed. All on the device."""
     memory, learnables, last = engine.memory, engine.learnables, found.last
+    output = method.answered(engine, seen.output)
     theta = learnables.vector()
     gradient = found.value if last is None else method.adjusted(engine, found.value, theta)
     direction, momentum = momentum_update(
@@ -223,11 +228,11 @@ def _finish(
     method.remember(engine, seen.output, seen.selection, sound)
     if trigger is not None:
         method.recovered(engine, trigger)
-    answer = _report(method, engine, seen, found, sound, learns, forwards, backwards)
+    report = _report(method, engine, seen, found, sound, learns, forwards, backwards)
     engine.host_steps += 1
     if not engine.fixed_shapes:
         method.maintain(engine)
-    return answer
+    return Answer(output, report)
 
 
 def _recover(
@@ -261,7 +266,7 @@ def _report(
     learns: Tensor,
     forwards: int,
     backwards: int,
-) -> Answer:
+) -> StepReport:
     """Counters and the report. The paper counts a selected sample once more in each pass that learns."""
     number, selection, first, norm = len(seen.output.logits), seen.selection, found.first, found.first_norm
     assert selection.mask is not None
@@ -295,4 +300,4 @@ def _report(
         report.loss = first.total.detach()
         report.used_redundancy = None if first.redundancy is None else first.redundancy.detach()
         report.used_inequity = None if first.inequity is None else first.inequity.detach()
-    return Answer(seen.output, report)
+    return report

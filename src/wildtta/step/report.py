@@ -93,6 +93,8 @@ class StepReport:
     """The minimised loss at the first gradient (NaN where there was none)."""
     step: int = 0
     """The number of this call, paused ones included: an adapter answers one call at a time, in this order."""
+    strength: Tensor | None = None
+    """Steady: how clear it is that the stream has shifted, 0 (it rests) to 1."""
     used_redundancy: Tensor | None = None
     used_inequity: Tensor | None = None
     extra: dict[str, Tensor] = field(default_factory=dict)
