@@ -400,7 +400,7 @@ def test_destruction_must_keep_the_shape() -> None:
     adapter = adapted("deyo", destruction=lambda inputs, generator: inputs[:, :, :4])
     with pytest.raises(ValueError, match="keep the images' shape"):
         adapter(images("gn_resnet", 8, dtype=DOUBLE))
-    with pytest.raises(ValueError, match="patch, pixel, occlusion"):
+    with pytest.raises(ValueError, match="a function or 'patch' or 'pixel' or 'occlusion'"):
         wildtta.DeYO(destruction="patches")
 
 

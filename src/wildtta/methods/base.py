@@ -103,8 +103,8 @@ class Method:
         """
         return engine.batch_statistics
 
-    def why_silent(self, engine: Engine) -> str:
-        """Why nothing has been learned for long, and what to do: the end of a warning."""
+    def why_silent(self, engine: Engine) -> str | None:
+        """Why nothing has been learned for long, and what to do: the end of a warning. None: it rests as it should."""
         return (
             f"{int(engine.memory['skipped'])} batches so far could not be learned from (values that are not finite). Check "
             "that inputs are prepared as in training"

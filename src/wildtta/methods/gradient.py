@@ -80,7 +80,9 @@ class GradientMethod(Method):
         """As for every method, times ``lr_scale``."""
         return self.lr_scale * super().learning_rate(family, batch_size)
 
-    def why_silent(self, engine: Engine) -> str:
+    def why_silent(self, engine: Engine) -> str | None:
+        if self.resting(engine):
+            return None
         if not self.selects:
             return super().why_silent(engine)
         reliable = self.options().get("reliable")

@@ -160,8 +160,8 @@ def learns_on_selected(method: GradientMethod, engine: Engine) -> bool:
 def predict(method: GradientMethod, engine: Engine, images: Tensor, *, grad: bool) -> Prediction:
     """The first half: predict and select.
 
-    An image that is not finite is passed with zeros in it, is not selected, and has NaN for an answer: its gradient is then 0 and
-    not NaN, and the others are learned from. Nothing is read for that.
+    An image that is not finite is passed with zeros in it, is not selected, and has NaN for an answer: its gradient is
+    then 0 and not NaN, and the others are learned from. Nothing is read for that.
     """
     finite = torch.isfinite(levels(images))
     output = engine.forward(images.nan_to_num(0.0, 0.0, 0.0), grad=grad)

@@ -110,10 +110,10 @@ class SAR2(SAR):
         """ζ: the paper's 100; with fewer than 200 classes, where the paper says nothing, half of them."""
         return self.warmup if self.warmup is not None else min(100, classes // 2)
 
-    def why_silent(self, engine: Engine) -> str:
+    def why_silent(self, engine: Engine) -> str | None:
         needed = self.warmup_rows(engine.network.classes)
-        rows = int(engine.memory["bank_count"]) if self.bank else needed
-        if rows >= needed:
+        rows = int(engine.memory["bank_count"]) if "bank_count" in engine.memory else needed
+        if rows >= needed or self.resting(engine):
             return super().why_silent(engine)
         return (
             f"learning waits until {needed} classes have been predicted, and the stream has shown {rows}. "

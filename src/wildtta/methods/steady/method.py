@@ -161,7 +161,7 @@ class Steady(SAR2):
         return not engine.norms and super().recordable(engine)
 
     def resting(self, engine: Engine) -> bool:
-        return self.evidence and not bool(engine.memory["strength"] > 0)
+        return self.evidence and not engine.norms and not bool(engine.memory["strength"] > 0)
 
     def answered(self, engine: Engine, output: Output) -> Output:
         if not self.evidence:
