@@ -3,7 +3,8 @@
     model = wildtta.adapt(network)
     logits = model(images)
 
-The config classes below are the methods; :func:`methods` lists their names. ``Method``, ``GradientMethod`` and the types
+The config classes below are the methods; :func:`methods` lists their names. :func:`zero_shot` makes a classifier of an
+encoder and class embeddings, :func:`log_steps` follows an adapter in a logger. ``Method``, ``GradientMethod`` and the types
 after them are what an author of a method needs.
 """
 
@@ -19,7 +20,7 @@ from wildtta.methods.eata import EATA, ETA
 from wildtta.methods.gradient import EntropyMethod, GradientMethod
 from wildtta.methods.lame import LAME
 from wildtta.methods.memo import MEMO
-from wildtta.methods.none import NoAdapt
+from wildtta.methods.none import NoAdaptation
 from wildtta.methods.options import option
 from wildtta.methods.rdumb import RDumb
 from wildtta.methods.recap import ReCAP
@@ -35,8 +36,10 @@ from wildtta.methods.zerosiam import ZeroSiam
 from wildtta.step.engine import Engine
 from wildtta.step.loop import Gradient, Loss, Selection
 from wildtta.step.report import Answer, Output, StepReport
+from wildtta.tracking import log_steps
+from wildtta.zero_shot import zero_shot
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"
 __all__ = [
     "COME",
     "DDA",
@@ -60,7 +63,7 @@ __all__ = [
     "InfoMax",
     "Loss",
     "Method",
-    "NoAdapt",
+    "NoAdaptation",
     "Output",
     "RDumb",
     "ReCAP",
@@ -73,7 +76,9 @@ __all__ = [
     "ZeroSiam",
     "adapt",
     "answer_with",
+    "log_steps",
     "methods",
     "option",
     "register",
+    "zero_shot",
 ]

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from wildtta.methods.base import Method, is_plain
 from wildtta.methods.gradient import GradientMethod
 from wildtta.network import Network
+from wildtta.network.inputs import Inputs, gathered
 from wildtta.network.norms import BatchStatistics
 from wildtta.network.output import without_graph
 from wildtta.step.callers import PerCaller, is_paused, pausing
@@ -156,17 +157,22 @@ class Adapter(nn.Module):
 
     # -- the call ------------------------------------------------------------------------------------------------------
 
-    def forward(self, images: Tensor) -> Any:
-        """Logits for ``images`` (without a graph), then one update. Same kind of object as the bare network returns."""
+    def forward(self, *arguments: Any, **named: Any) -> Any:
+        """Logits for a batch (without a graph), then one update; called like the bare network, it returns the same kind.
+
+        Usually ``adapter(images)``. Several arguments, or named ones (``adapter(input_ids=…, attention_mask=…)``), go to
+        the network as they are; every tensor as long as the batch is taken to hold its samples.
+        """
         with self._alone() as engine:
-            self._validate(images)
+            call = gathered(self.network, arguments, named)
+            self._validate(call)
             self._answering = True
             try:
-                with torch.inference_mode(False), torch.enable_grad():
-                    answer = self._answered(images.detach())
+                with torch.inference_mode(False), torch.enable_grad(), engine.calling(call) as images:
+                    answer = self._answered(images)
             finally:
                 self._answering = False
-            self._rank = images.dim()
+            self._rank = call.dim() if isinstance(call, Tensor) else self._rank
             answer.report.step = engine.calls
             self._last.set(answer.report)
             told = self._silence.take()
@@ -177,8 +183,6 @@ class Adapter(nn.Module):
     def _answered(self, images: Tensor) -> Answer:
         engine = self._engine
         self._follow_stream(images.device)
-        if images.is_inference():
-            images = images.clone()
         if self._precision_open:
             engine.precision = fastest_precision(self._one_prediction, images)
             self._precision_open = False
@@ -227,17 +231,30 @@ class Adapter(nn.Module):
             engine.calls += 1
         return answer
 
-    def _validate(self, images: Tensor) -> None:
+    def _validate(self, call: Tensor | Inputs) -> None:
+        facts, reference = self._facts, self._facts.reference
+        if self.method.needs_images and (isinstance(call, Inputs) or facts.takes_tokens):
+            raise TypeError(
+                f"{self.method.name} works on images themselves, and this network was called with "
+                f"{', '.join(call.tensors) if isinstance(call, Inputs) else 'tokens'}; give it one tensor of images, or "
+                "take a method that leaves its inputs alone, such as tent, sar, sar2 or steady"
+            )
+        if isinstance(call, Inputs):
+            for name, value in call.tensors.items():
+                self._check_place_and_type(value, f"the input {name}", reference)
+            if not len(call.sample_numbers):
+                raise ValueError("expected at least one sample, got an empty batch")
+            return
+        images = call
         if not isinstance(images, Tensor):
             raise TypeError(
                 f"expected a tensor of images [batch, channels, height, width], got {type(images).__name__}"
             )
-        if not images.is_floating_point():
+        if not images.is_floating_point() and not facts.takes_tokens:
             raise TypeError(
                 f"expected floating-point images, got {images.dtype}; convert and normalise them first, "
                 "for instance (images / 255 - mean) / std"
             )
-        facts, reference = self._facts, self._facts.head.weight
         if self._rank is not None and images.dim() != self._rank:
             raise ValueError(
                 f"expected a batch of rank {self._rank}, got shape {tuple(images.shape)}"
@@ -252,17 +269,19 @@ class Adapter(nn.Module):
             )
         if facts.input_width is not None and images.dim() == 2 and images.shape[1] != facts.input_width:
             raise ValueError(f"expected samples of {facts.input_width} values, got shape {tuple(images.shape)}")
-        if images.device != reference.device:
+        self._check_place_and_type(images, "the images", reference)
+
+    def _check_place_and_type(self, value: Tensor, name: str, reference: Tensor) -> None:
+        """On the network's device; floating-point numbers in its type, unless something casts them."""
+        if value.device != reference.device:
             raise ValueError(
-                f"the images are on {images.device}, the network on {reference.device}; "
+                f"{name} are on {value.device}, the network on {reference.device}; "
                 f"move them with images.to({str(reference.device)!r})"
             )
-        casts = (
-            torch.is_autocast_enabled(images.device.type) or self._engine.precision == "bf16" or self._precision_open
-        )
-        if not casts and images.dtype != reference.dtype:
+        casts = torch.is_autocast_enabled(value.device.type) or self._engine.precision == "bf16" or self._precision_open
+        if not casts and value.is_floating_point() and value.dtype != reference.dtype:
             raise TypeError(
-                f"the images are {images.dtype}, the network is {reference.dtype}; convert them with "
+                f"{name} are {value.dtype}, the network is {reference.dtype}; convert them with "
                 f"images.to({reference.dtype}), or use autocast"
             )
 
@@ -447,8 +466,8 @@ class Adapter(nn.Module):
         """``.to``, ``.cuda``, ``.double``…: the online state follows the network; float16 is refused before it happens."""
         with self._turn:
             if "_engine" in self.__dict__:
-                before = self._facts.head.weight.dtype
-                after = fn(torch.empty_like(self._facts.head.weight[:0])).dtype
+                before = self._facts.reference.dtype
+                after = fn(torch.empty_like(self._facts.reference[:0])).dtype
                 if after == torch.float16:
                     raise TypeError(_HALF_ADVICE.format("this would make the parameters float16"))
                 if after != before:
@@ -492,6 +511,15 @@ class Adapter(nn.Module):
     def _initialize_hook(self) -> None:
         """Where :func:`torch.compile` looks whether a module is a lazy one: the place to answer that it is an adapter."""
         raise RuntimeError(_COMPILE_ADVICE)
+
+    def __getattr__(self, name: str) -> Any:
+        """What the adapter lacks is the network's: ``config``, ``pretrained_cfg``, ``device`` …"""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name.startswith("_") or "network" not in self.__dict__.get("_modules", {}):
+                raise
+            return getattr(self.network, name)
 
     def __repr__(self) -> str:
         if "_engine" not in self.__dict__:

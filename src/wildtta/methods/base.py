@@ -48,6 +48,8 @@ class Method:
     """Which parameters learn unless the caller says otherwise."""
     batch_statistics: ClassVar[BatchStatistics] = "batch"
     """Which statistics BatchNorm layers use."""
+    needs_images: ClassVar[bool] = False
+    """Whether it works on the inputs themselves (augments, keeps, denoises them): they must then be one tensor of images."""
     learning_rates: ClassVar[Rates] = {}
     """Learning rates by family; empty for a method that takes no steps."""
 

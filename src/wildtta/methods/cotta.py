@@ -45,6 +45,7 @@ class CoTTA(Method):
 
     name: ClassVar[str] = "cotta"
     title: ClassVar[str] = "CoTTA"
+    needs_images: ClassVar[bool] = True
     order: ClassVar[int] = 140
     paper: ClassVar[str] = "Wang et al., CVPR 2022, https://arxiv.org/abs/2203.13591"
     updates: ClassVar[str] = "all parameters; a teacher of them"

@@ -37,6 +37,7 @@ class ShapeSensitive(GradientMethod):
 
     scope: ClassVar[Scope] = "norms below the top"
     updates: ClassVar[str] = SAR.updates
+    needs_images: ClassVar[bool] = True
     learning_rates: ClassVar[Rates] = SAR.learning_rates
 
     plpd: float | None = option("only samples whose PLPD is above this; None: no such filter", 0.2, within=Range(-1, 1))

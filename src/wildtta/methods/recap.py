@@ -16,6 +16,7 @@ from wildtta.methods.options import NOT_NEGATIVE, POSITIVE, Range, option
 from wildtta.methods.registry import register
 from wildtta.methods.sar2.bank import accumulation_dtype
 from wildtta.methods.source_images import SourceImages, source_batches
+from wildtta.network.head import head_weights
 from wildtta.step.loop import Loss, Selection
 from wildtta.step.report import Answer, Output
 
@@ -135,7 +136,7 @@ class ReCAP(ShapeSensitive):
         sigma = engine.memory["sigma"]
         cached = engine.companions.get("region")
         if cached is None or cached[0] is not sigma or cached[1] != sigma._version:
-            cached = (sigma, sigma._version, Region.of_head(engine.network.head.weight, sigma, self.tau))
+            cached = (sigma, sigma._version, Region.of_head(head_weights(engine.network.head)[0], sigma, self.tau))
             engine.companions["region"] = cached
         region: Region = cached[2]
         return region

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from wildtta.bench import SCENARIOS, Cell
 from wildtta.bench.source_data import wanted_source_fields
+from wildtta.bench.workload import CLASSES
 from wildtta.corruptions import constants
 from wildtta.glyphs.parts import with_packaged_part
 from wildtta.methods.registry import config_classes
@@ -34,8 +35,6 @@ IMAGENET_NETWORKS: dict[str, str] = {
 #: The embedded networks: small ones that play the part of the paper's.
 GLYPH_NETWORKS: dict[str, str] = {BN: "glyphs:resnet_bn", GN: "glyphs:resnet_gn", VIT: "glyphs:vit"}
 
-#: Classes of a data set; 1000 where it is not here.
-CLASSES = {"glyphs": 200, "imagenet-r": 200}
 #: Dozens of passes per image: on scaled-down streams they get a few images only.
 SLOW = frozenset({"memo", "ttt", "dda"})
 #: Of these, the ones that start every image from the source: the order of a stream changes nothing, one seed is enough.

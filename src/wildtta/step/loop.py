@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from wildtta.network.levels import levels
 from wildtta.network.output import logits_of, with_logits
 from wildtta.step.engine import Engine
 from wildtta.step.optimizers import momentum_update
@@ -163,8 +162,8 @@ def predict(method: GradientMethod, engine: Engine, images: Tensor, *, grad: boo
     An image that is not finite is passed with zeros in it, is not selected, and has NaN for an answer: its gradient is
     then 0 and not NaN, and the others are learned from. Nothing is read for that.
     """
-    finite = torch.isfinite(levels(images))
-    output = engine.forward(images.nan_to_num(0.0, 0.0, 0.0), grad=grad)
+    finite = torch.isfinite(engine.levels(images))
+    output = engine.forward(engine.finite_images(images, finite), grad=grad)
     logits = logits_of(output.raw).detach()
     output.raw = with_logits(output.raw, logits.masked_fill(~finite[:, None], math.nan))
     output.usable = finite & torch.isfinite(logits).all(1)

@@ -11,16 +11,21 @@ import torch
 from torch import Tensor
 
 from wildtta.methods.losses import entropy
-from wildtta.methods.sar2.redundancy import inequity, redundancy
+from wildtta.methods.sar2.redundancy import inequity_of_logits, redundancy
 from wildtta.network.output import logits_of, with_logits
 
 if TYPE_CHECKING:
+    from wildtta.network import Network
     from wildtta.step.engine import Engine
 
 
 @dataclass
 class Output:
-    """One forward pass: what went in, the logits and features (float32 or wider), and what the network returned."""
+    """One forward pass: what went in, the logits and features (float32 or wider), and what the network returned.
+
+    ``images`` is the batch's tensor: images, or tokens, or vectors. Where the network was called with several arguments it
+    holds the numbers of the samples in that call, which :meth:`Engine.forward` takes as well.
+    """
 
     images: Tensor
     logits: Tensor
@@ -99,7 +104,7 @@ class StepReport:
     used_inequity: Tensor | None = None
     extra: dict[str, Tensor] = field(default_factory=dict)
     """What a single method adds."""
-    _features: Callable[[], tuple[Tensor, Tensor, Tensor | None]] | None = None
+    _features: Callable[[], tuple[Tensor, Network]] | None = None
 
     @property
     def entropy(self) -> Tensor:
@@ -120,8 +125,9 @@ class StepReport:
         if self.used_inequity is not None:
             return self.used_inequity
         assert self._features is not None
-        features, weight, bias = self._features()
-        return inequity(features, weight.to(features.dtype), None if bias is None else bias.to(features.dtype))
+        features, network = self._features()
+        with torch.no_grad():
+            return inequity_of_logits(network.logits(features.mean(0, keepdim=True)))
 
     def __repr__(self) -> str:
         def shown(value: Tensor) -> str:
@@ -134,7 +140,7 @@ class StepReport:
     def of_prediction(cls, output: Output, engine: Engine) -> StepReport:
         """The report of a batch that was answered and not learned from; methods fill in what they did."""
         logits = output.logits.detach()
-        features, head = output.features.detach(), engine.network.head
+        features, network = output.features.detach(), engine.network
         number = logits.shape[0]
         entropies = output.entropies.detach()
 
@@ -160,7 +166,7 @@ class StepReport:
             learned=torch.tensor(False),
             loss=missing,
             **shown,
-            _features=lambda: (features, head.weight.detach(), None if head.bias is None else head.bias.detach()),
+            _features=lambda: (features, network),
         )
 
 
