@@ -1,0 +1,147 @@
+"""The guard's judgement: looks in, evidence and decisions out. Plain numbers on the host, no network in sight."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from wildtta.guard.betting import Bettor, log_mean_wealth
+from wildtta.guard.evidence import correctness_lost, taken_over
+from wildtta.guard.ladder import Ladder, Rung
+
+SPREAD_MARGIN = 0.08
+"""Of the spread that a network may lose unpunished, in units of the largest loss of one pair (0.02 of G)."""
+TAKEOVER_MARGIN = 0.025
+"""One class may have 5 % more of the answers than twice the source's share."""
+_SHARES_KEPT = 0.5
+"""Of the classes' gains per look: the suspect is a class that gained in the last few looks."""
+_LARGEST_LOG = 600.0
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one look saw: lost spread of pairs, and both networks' answers to the same images."""
+
+    fresh: Sequence[float]
+    """On the latest images, as they were answered."""
+    remembered: Sequence[float]
+    """On images from memory, by the present weights."""
+    source: Sequence[int]
+    adapted: Sequence[int]
+    disagreement: float = math.nan
+    """Share of the latest images that the two networks answer differently."""
+    distance: float = math.nan
+    """‖θ − θ₀‖ / ‖θ₀‖."""
+    top_share: float = math.nan
+    """Of the most frequent answer among the latest images."""
+    source_top_share: float = math.nan
+
+
+@dataclass
+class Decision:
+    """An action and its evidence."""
+
+    action: Rung
+    evidence: float
+    """e: under the null, the chance that it ever reaches 1/α is at most α."""
+    because: str
+    """The test with the largest wealth."""
+    look: int
+    wealths: dict[str, float]
+    means: dict[str, float]
+    suspect: int
+
+
+@dataclass
+class Judge:
+    """Bets against "the adapted network is no worse than the source on this stream", and climbs a ladder.
+
+    The nulls that are really tested, each for every look and given the past (the chance is the guard's own draw):
+
+    - ``spread``: on the images since the last look, the mean lost spread is at most the margin;
+    - ``memory``: the same on the remembered images with the present weights;
+    - ``takeover``: the suspect class has at most twice the source's share of the answers, plus 5 %;
+    - ``labels``: where labels come in, the adapted network is right at least as often as the source.
+
+    The first three stand for the fourth under the assumption that a network that is no worse than the source keeps its
+    spread and lets no class take over.
+    """
+
+    ladder: Ladder
+    bettors: dict[str, Bettor] = field(
+        default_factory=lambda: {
+            "spread": Bettor(SPREAD_MARGIN),
+            "memory": Bettor(SPREAD_MARGIN),
+            "takeover": Bettor(TAKEOVER_MARGIN),
+            "labels": Bettor(0.0),
+        }
+    )
+    gains: dict[int, float] = field(default_factory=dict)
+    looks: int = 0
+
+    @property
+    def evidence(self) -> float:
+        return math.exp(min(log_mean_wealth(self.bettors.values()), _LARGEST_LOG))
+
+    @property
+    def suspicious(self) -> bool:
+        """Whether any test suspects something at present."""
+        return any(bettor.suspects for bettor in self.bettors.values())
+
+    @property
+    def suspect(self) -> int:
+        """The class that gained most against twice the source's share, −1 before there is one."""
+        return max(self.gains, key=lambda c: self.gains[c], default=-1)
+
+    def see(self, look: Look, *, can_return: bool) -> Decision | None:
+        """Bet on a look; the decision that it leads to, if any."""
+        self.looks += 1
+        self.bettors["spread"].observe(look.fresh)
+        self.bettors["memory"].observe(look.remembered)
+        if self.gains:
+            self.bettors["takeover"].observe(taken_over(look.source, look.adapted, self.suspect))
+        self._follow(look)
+        return self._decide(can_return)
+
+    def see_labels(
+        self, source: Sequence[int], adapted: Sequence[int], labels: Sequence[int], *, can_return: bool
+    ) -> Decision | None:
+        """Bet on answers whose labels came in."""
+        self.bettors["labels"].observe(correctness_lost(source, adapted, labels))
+        return self._decide(can_return)
+
+    def restart(self) -> None:
+        """All wealths at 1; the bound on a false alarm holds from here to the next restart."""
+        for bettor in self.bettors.values():
+            bettor.restart()
+
+    def _follow(self, look: Look) -> None:
+        number = len(look.source)
+        shares: dict[int, float] = {}
+        for source, adapted in zip(look.source, look.adapted, strict=True):
+            shares[adapted] = shares.get(adapted, 0.0) + 1 / number
+            shares[source] = shares.get(source, 0.0) - 2 / number
+        faded = {c: _SHARES_KEPT * gain for c, gain in self.gains.items() if abs(gain) > 1e-3}
+        self.gains = {c: faded.get(c, 0.0) + (1 - _SHARES_KEPT) * shares.get(c, 0.0) for c in {*faded, *shares}}
+
+    def _decide(self, can_return: bool) -> Decision | None:
+        evidence = self.evidence
+        before = self.ladder.rung
+        action = self.ladder.judge(evidence, suspicious=self.suspicious, can_return=can_return)
+        if action is None:
+            return None
+        decision = Decision(
+            action=action,
+            evidence=evidence,
+            because=max(self.bettors, key=lambda name: self.bettors[name].log_wealth),
+            look=self.looks,
+            wealths={n: math.exp(min(b.log_wealth, _LARGEST_LOG)) for n, b in self.bettors.items()},
+            means={n: b.mean for n, b in self.bettors.items()},
+            suspect=self.suspect,
+        )
+        if action in (Rung.SNAPSHOT, Rung.SOURCE) or action < before:
+            self.restart()
+            for bettor in self.bettors.values():
+                bettor.mean = min(bettor.mean, 0.0)
+        return decision
