@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from wildtta.adapter import Adapter, refuse_half_precision
+from wildtta.guard.guard import Guard
 from wildtta.methods.base import Method
 from wildtta.methods.registry import get_method
 from wildtta.network import choose_parameters, inspect_network
@@ -24,6 +25,7 @@ def adapt(
     batch_size: int | None = None,
     precision: Precision | Literal["auto"] = None,
     compile: bool = False,
+    guard: Guard | None = None,
     **options: Any,
 ) -> Adapter:
     """Make ``model`` adapt to its inputs while it predicts.
@@ -38,6 +40,7 @@ def adapt(
         batch_size: for the learning rate's rule; None takes the first batch's size.
         precision: None leaves the caller's settings alone; ``"fp32"``, ``"tf32"``, ``"bf16"``; ``"auto"``: the fastest.
         compile: run the network through :func:`torch.compile`.
+        guard: a :class:`wildtta.Guard` that slows down, pauses or takes back learning where it does harm.
         options: the method's hyper-parameters.
 
     Returns:
@@ -59,6 +62,8 @@ def adapt(
         raise ValueError(f"precision must be None or one of {', '.join(PRECISIONS)}, got {precision!r}")
     if batch_size is not None and batch_size < 1:
         raise ValueError(f"batch_size must be at least 1 or None (taken from the first batch), got {batch_size}")
+    if guard is not None and not isinstance(guard, Guard):
+        raise TypeError(f"guard must be a wildtta.Guard or None, got {type(guard).__name__}")
     config = get_method(method, **options)
     refuse_half_precision(model)
     if any(parameter.is_inference() for parameter in model.parameters()):
@@ -67,4 +72,4 @@ def adapt(
         facts = inspect_network(model, head)
         choice = config.parameter_choice(facts) if parameters == "auto" else parameters
         names = choose_parameters(facts, choice, config.scope) if config.scope != "nothing" else []
-        return Adapter(facts, names, config, batch_size=batch_size, precision=precision, compiled=compile)
+        return Adapter(facts, names, config, batch_size=batch_size, precision=precision, compiled=compile, guard=guard)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from wildtta.guard.guard import Guard
+from wildtta.guard.senders import Quotas
+from wildtta.guard.watch import Watch
 from wildtta.methods.base import Method, is_plain
 from wildtta.methods.gradient import GradientMethod
 from wildtta.methods.losses import entropy
@@ -25,6 +29,11 @@ from wildtta.step.learnables import Learnables
 from wildtta.step.precision import Precision, fastest_precision, step_precision
 from wildtta.step.report import Answer, StepReport
 from wildtta.step.state_file import fingerprint, read_state, write_state
+from wildtta.step.window import AnswerWindow
+
+Learn = Callable[[Tensor], Answer]
+SENDER_SHARE = 0.25
+"""Of the latest images that one sender's may be learned from, unless a guard says otherwise."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +68,7 @@ class Adapter(nn.Module):
         batch_size: int | None = None,
         precision: Precision | Literal["auto"] = None,
         compiled: bool = False,
+        guard: Guard | None = None,
     ) -> None:
         super().__init__()
         self.network = facts.module
@@ -72,6 +82,9 @@ class Adapter(nn.Module):
         self._precision_open = precision == "auto"
         self._rank = facts.input_rank
         self._last: StepReport | None = None
+        self._window = AnswerWindow()
+        self._watch = None if guard is None else Watch(guard, self.network, names)
+        self._quotas = Quotas(SENDER_SHARE if guard is None else guard.sender_share)
         self._training_before = {name: module.training for name, module in self.network.named_modules()}
         self._grad_before = {name: parameter.requires_grad for name, parameter in self.network.named_parameters()}
         parameters = dict(self.network.named_parameters())
@@ -118,6 +131,7 @@ class Adapter(nn.Module):
             with step_precision(engine.precision, images.device):
                 answer = self._answer(images)
         self._rank = images.dim()
+        self._window.add(answer)
         self._last = answer.report
         return without_graph(answer.output.raw)
 
@@ -152,6 +166,12 @@ class Adapter(nn.Module):
                 return self._answer_without(images, finite)
         if self._paused:
             return self.method.predict(engine, images)
+        learn: Learn = functools.partial(self._quotas.answer, engine, learn=self._learn)
+        return learn(images) if self._watch is None else self._watch.answer(engine, images, learn)
+
+    def _learn(self, images: Tensor) -> Answer:
+        """One step of the method: by replaying a recorded one, else eagerly."""
+        engine = self._engine
         self._graphs = self._graphs or self._new_graphs()
         self.replayed = False
         if self.cuda_graphs and self._graphs is not None and self._graphs.ready_for(images):
@@ -272,13 +292,48 @@ class Adapter(nn.Module):
         finally:
             self._paused = before
 
+    @contextlib.contextmanager
+    def senders(self, ids: Sequence[Hashable]) -> Iterator[Adapter]:
+        """Who sent each image of the calls within: no sender is learned from beyond its share of the latest 1,024 images.
+
+        What is beyond it is answered and not learned from. ``wildtta.Guard(sender_share=...)`` sets the share.
+        """
+        with self._quotas.of(ids):
+            yield self
+
+    @property
+    def guard(self) -> Watch:
+        """The guard at work: its decisions, its evidence, its last look."""
+        if self._watch is None:
+            raise RuntimeError("this adapter has no guard; make it with wildtta.adapt(model, guard=wildtta.Guard())")
+        return self._watch
+
+    def labelled(self, images: Tensor, labels: Tensor) -> None:
+        """Tell the guard the labels of some images: both networks are scored on them, nothing is learned."""
+        self._check_in_use()
+        self._validate(images)
+        if labels.shape != (len(images),) or labels.is_floating_point():
+            raise ValueError(
+                f"expected one integer label for each of the {len(images)} images, got {labels.dtype} of shape "
+                f"{tuple(labels.shape)}"
+            )
+        with torch.inference_mode(False):
+            self.guard.labelled(self._engine, images.detach(), labels)
+
     def reset(self) -> None:
         """Back to the initial state: parameters, momentum, bank, averages, counters."""
         self._check_in_use()
         with torch.inference_mode(False):
             self._engine.reset()
+        self._forget_stream()
         self._last = None
         self._rank = self._facts.input_rank
+
+    def _forget_stream(self) -> None:
+        """The state is another one: what was seen of the stream says nothing about it."""
+        self._window.clear()
+        if self._watch is not None:
+            self._watch.restart()
 
     def unload(self) -> nn.Module:
         """The untouched network back, bit for bit; the adapter cannot be used afterwards."""
@@ -372,6 +427,7 @@ class Adapter(nn.Module):
         engine.batch_size = facts["batch_size"]
         engine.share = None if facts["share"] is None else float.fromhex(facts["share"])
         engine.host_steps, engine.gate_open = facts["host_steps"], facts["gate_open"]
+        self._forget_stream()
 
     # -- nn.Module's verbs ---------------------------------------------------------------------------------------------------
 
@@ -388,6 +444,8 @@ class Adapter(nn.Module):
         if "_engine" in self.__dict__:
             with torch.inference_mode(False):
                 self._engine.moved()
+                if self._watch is not None:
+                    self._watch.moved(fn)
             self._graphs = self._new_graphs()
         return self
 

@@ -8,8 +8,9 @@ Under the null W is a non-negative supermartingale, so Ville's inequality gives 
 runs (Waudby-Smith and Ramdas, https://arxiv.org/abs/2010.09686; POEM bets in the same way against the entropies of the
 source, https://arxiv.org/abs/2408.07511). A mean of such wealths is one again.
 
-The bet is the approximately log-optimal one, λ = (m − margin) / (v + (m − margin)²), of moving averages m and v. While m lies below the
-margin nothing is bet, so that a long healthy time costs no wealth and a change is seen as fast as on the first day.
+The bet is about the one that makes log W grow fastest, λ = (m − margin) / (v + (m − margin)²), with moving averages m and v
+of the past. While m lies below the margin nothing is bet: a long healthy time costs no wealth, so that a change is seen as
+fast after a year as in the first hour.
 """
 
 from __future__ import annotations

@@ -11,11 +11,12 @@ agreement (AETTA, https://arxiv.org/abs/2404.01351) have a correction for the se
 
 **Takeover.** Entropy minimisation also makes a network more certain while one class takes over, which keeps G up for a while. So
 the share of one class is compared too: how often the adapted network answers c, against twice as often as the source does.
-The class is the one that gained most in earlier looks, so that the bet on it is fixed before it is seen.
+The class is the one that gained most among the images before, so that the bet on it is fixed before the next image is seen.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -23,6 +24,8 @@ from torch import Tensor
 
 _MOST_OF_A_PAIR = 0.25
 """Of the spread that one pair may add: no single pair decides, and bets can be four times as high."""
+_GROWTH = math.exp(1 / 64)
+"""Of an image's weight: the suspect gained among about the last 64."""
 
 
 def probabilities(logits: Tensor) -> Tensor:
@@ -47,9 +50,30 @@ def lost_spread(reference: Tensor, present: Tensor) -> Tensor:
     return lost.clamp(-_MOST_OF_A_PAIR, _MOST_OF_A_PAIR) / _MOST_OF_A_PAIR
 
 
-def taken_over(source: Sequence[int], adapted: Sequence[int], suspect: int) -> list[float]:
-    """(1[adapted answers c] − 2·1[source answers c]) / 2 of each image, in [−1, ½], for one class c."""
-    return [((a == suspect) - 2 * (s == suspect)) / 2 for s, a in zip(source, adapted, strict=True)]
+def taken_over(source: int, adapted: int, suspect: int) -> float:
+    """(1[adapted answers c] − 2·1[source answers c]) / 2 of one image, in [−1, ½], for the class c = ``suspect``."""
+    return ((adapted == suspect) - 2 * (source == suspect)) / 2
+
+
+class Gains:
+    """Which class gained most against twice the source's share, over the latest images."""
+
+    def __init__(self) -> None:
+        self._gains: dict[int, float] = {}
+        self._weight = 1.0
+        self.suspect = -1
+        """−1 before there is one."""
+
+    def follow(self, source: int, adapted: int) -> None:
+        """One image more. Its weight grows instead of the others' fading, so that only two classes are touched."""
+        self._weight *= _GROWTH
+        self._gains[adapted] = self._gains.get(adapted, 0.0) + self._weight
+        self._gains[source] = self._gains.get(source, 0.0) - 2 * self._weight
+        if self._gains[adapted] > self._gains.get(self.suspect, 0.0) or source == self.suspect:
+            self.suspect = max(self._gains, key=self._gains.__getitem__)
+        if self._weight > 1e12:
+            self._gains = {c: gain / self._weight for c, gain in self._gains.items() if abs(gain) > 1e-6 * self._weight}
+            self._weight = 1.0
 
 
 def correctness_lost(source: Sequence[int], adapted: Sequence[int], labels: Sequence[int]) -> list[float]:

@@ -31,6 +31,8 @@ class Guard:
     false_alarms: float = 0.01
     """Bound on the chance of ever slowing down between two restarts although the null holds; a pause needs 10 times the
     evidence, a return to earlier weights 100 times."""
+    sender_share: float = 0.25
+    """Of the latest 1,024 images that the images of one sender (``with model.senders(ids):``) may be learned from."""
     act: bool = True
     """False: watch and write, but leave the adapter alone."""
     audit: str | os.PathLike[str] | None = None
@@ -47,6 +49,8 @@ class Guard:
             raise ValueError(f"shadow must be a share of the images in (0, 1], got {self.shadow!r}")
         if not 0 < self.false_alarms < 1:
             raise ValueError(f"false_alarms must be a probability in (0, 1), got {self.false_alarms!r}")
+        if not 0 < self.sender_share <= 1:
+            raise ValueError(f"sender_share must be a share in (0, 1], got {self.sender_share!r}")
         if self.sample < 8 or self.memory < self.sample:
             raise ValueError(
                 f"expected a sample of at least 8 images and a memory of at least one sample, "

@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from wildtta.guard.betting import Bettor, log_mean_wealth
-from wildtta.guard.evidence import correctness_lost, taken_over
+from wildtta.guard.evidence import Gains, correctness_lost, taken_over
 from wildtta.guard.ladder import Ladder, Rung
 
 SPREAD_MARGIN = 0.08
 """Of the spread that a network may lose unpunished, in units of the largest loss of one pair (0.02 of G)."""
 TAKEOVER_MARGIN = 0.025
 """One class may have 5 % more of the answers than twice the source's share."""
-_SHARES_KEPT = 0.5
-"""Of the classes' gains per look: the suspect is a class that gained in the last few looks."""
 _LARGEST_LOG = 600.0
 
 
@@ -36,6 +34,8 @@ class Look:
     top_share: float = math.nan
     """Of the most frequent answer among the latest images."""
     source_top_share: float = math.nan
+    forgotten: float = math.nan
+    """Lost spread of remembered images against the answers that they got when they came."""
 
 
 @dataclass
@@ -48,6 +48,8 @@ class Decision:
     because: str
     """The test with the largest wealth."""
     look: int
+    images: int
+    """That the guard had seen."""
     wealths: dict[str, float]
     means: dict[str, float]
     suspect: int
@@ -77,8 +79,10 @@ class Judge:
             "labels": Bettor(0.0),
         }
     )
-    gains: dict[int, float] = field(default_factory=dict)
+    gains: Gains = field(default_factory=Gains)
     looks: int = 0
+    images: int = 0
+    """Seen by the guard so far; the caller counts them."""
 
     @property
     def evidence(self) -> float:
@@ -89,19 +93,14 @@ class Judge:
         """Whether any test suspects something at present."""
         return any(bettor.suspects for bettor in self.bettors.values())
 
-    @property
-    def suspect(self) -> int:
-        """The class that gained most against twice the source's share, −1 before there is one."""
-        return max(self.gains, key=lambda c: self.gains[c], default=-1)
-
     def see(self, look: Look, *, can_return: bool) -> Decision | None:
         """Bet on a look; the decision that it leads to, if any."""
         self.looks += 1
         self.bettors["spread"].observe(look.fresh)
         self.bettors["memory"].observe(look.remembered)
-        if self.gains:
-            self.bettors["takeover"].observe(taken_over(look.source, look.adapted, self.suspect))
-        self._follow(look)
+        for source, adapted in zip(look.source, look.adapted, strict=True):
+            self.bettors["takeover"].observe([taken_over(source, adapted, self.gains.suspect)])
+            self.gains.follow(source, adapted)
         return self._decide(can_return)
 
     def see_labels(
@@ -116,15 +115,6 @@ class Judge:
         for bettor in self.bettors.values():
             bettor.restart()
 
-    def _follow(self, look: Look) -> None:
-        number = len(look.source)
-        shares: dict[int, float] = {}
-        for source, adapted in zip(look.source, look.adapted, strict=True):
-            shares[adapted] = shares.get(adapted, 0.0) + 1 / number
-            shares[source] = shares.get(source, 0.0) - 2 / number
-        faded = {c: _SHARES_KEPT * gain for c, gain in self.gains.items() if abs(gain) > 1e-3}
-        self.gains = {c: faded.get(c, 0.0) + (1 - _SHARES_KEPT) * shares.get(c, 0.0) for c in {*faded, *shares}}
-
     def _decide(self, can_return: bool) -> Decision | None:
         evidence = self.evidence
         before = self.ladder.rung
@@ -136,9 +126,10 @@ class Judge:
             evidence=evidence,
             because=max(self.bettors, key=lambda name: self.bettors[name].log_wealth),
             look=self.looks,
+            images=self.images,
             wealths={n: math.exp(min(b.log_wealth, _LARGEST_LOG)) for n, b in self.bettors.items()},
             means={n: b.mean for n, b in self.bettors.items()},
-            suspect=self.suspect,
+            suspect=self.gains.suspect,
         )
         if action in (Rung.SNAPSHOT, Rung.SOURCE) or action < before:
             self.restart()

@@ -17,8 +17,8 @@ class Shadow:
 
     def __init__(self, network: nn.Module, learning: Iterable[str]) -> None:
         names = set(learning)
-        shared = [value for name, value in network.named_parameters() if name not in names]
-        shared += list(network.buffers())
+        shared: list[Tensor] = [value for name, value in network.named_parameters() if name not in names]
+        shared += network.buffers()
         self.network = copy.deepcopy(network, {id(value): value for value in shared}).eval()
         for name, parameter in self.network.named_parameters():
             if name in names:

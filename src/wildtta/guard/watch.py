@@ -5,10 +5,9 @@ Nothing waits for the device: what a look computes is read during a later batch,
 
 from __future__ import annotations
 
-import contextlib
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,6 +18,7 @@ from wildtta.guard.evidence import lost_spread, probabilities
 from wildtta.guard.judge import Decision, Judge, Look
 from wildtta.guard.ladder import Ladder, Rung
 from wildtta.guard.memory import Memory, Queue, Sample
+from wildtta.guard.scaling import scaled_step
 from wildtta.guard.shadow import Shadow
 from wildtta.guard.snapshots import Snapshots
 from wildtta.step.engine import Engine
@@ -49,14 +49,30 @@ class Watch:
         self._memory = Memory(guard.memory, draw)
         self._snapshots = Snapshots(2 + _LAG)
         self._pending: list[Tensor] = []
-        self._images = 0
         self._suspected_since: int | None = None
         self._audit = None if guard.audit is None else Audit(guard.audit)
         self._metrics = guard.metrics()
         if self._audit is not None:
             self._audit.write("start", guard=guard.facts())
 
-    # -- what it tells the adapter ----------------------------------------------------------------------------------------
+    # -- around a batch --------------------------------------------------------------------------------------------------
+
+    def answer(self, engine: Engine, images: Tensor, learn: Callable[[Tensor], Answer]) -> Answer:
+        """Answer a batch by ``learn``, as far as the present rung lets it, and look at the answer."""
+        scale = self.step_scale
+        if scale == 0:
+            answer = engine.method.predict(engine, images)
+        else:
+            with scaled_step(engine, scale):
+                answer = learn(images)
+        self._observe(engine, images, answer)
+        answer.report.disagreement = self.disagreement
+        return answer
+
+    @property
+    def disagreement(self) -> float:
+        """Share of the images of the last look that the two networks answer differently, NaN before the first."""
+        return math.nan if self.last_look is None else self.last_look.disagreement
 
     @property
     def step_scale(self) -> float:
@@ -65,17 +81,16 @@ class Watch:
             return 1.0
         return {Rung.LEARN: 1.0, Rung.SLOW: _SLOW}.get(self.judge.ladder.rung, 0.0)
 
-    # -- what the adapter tells it ----------------------------------------------------------------------------------------
-
-    def observe(self, engine: Engine, images: Tensor, answer: Answer) -> None:
-        """One answered batch."""
+    def _observe(self, engine: Engine, images: Tensor, answer: Answer) -> None:
         self._finish_look(engine)
-        self._images += len(images)
+        self.judge.images += len(images)
         closer = _CLOSER if self.judge.suspicious else 1.0
         self._queue.share = min(1.0, closer * self.guard.shadow)
         self._queue.add(images, probabilities(answer.output.logits))
         if len(self._queue) >= self.guard.sample:
             self._look(engine)
+
+    # -- what else happens to an adapter ---------------------------------------------------------------------------------
 
     def moved(self, fn: Callable[[Tensor], Tensor]) -> None:
         """The network went to another device or type: what was drawn before is dropped."""
@@ -117,7 +132,8 @@ class Watch:
             lost_spread(_source(known), present),
             torch.stack([_source(fresh).argmax(1), fresh.answered.argmax(1)]),
             torch.stack([_source(known).argmax(1), present.argmax(1)]),
-            _distance(engine),
+            engine.distance(),
+            lost_spread(known.answered, present),
         ]
         self._memory.remember(fresh)
 
@@ -128,7 +144,7 @@ class Watch:
         sizes = [part.numel() for part in self._pending]
         numbers = torch.cat([part.reshape(-1).double() for part in self._pending]).tolist()
         self._pending = []
-        fresh, remembered, new, old, distance = _split(numbers, sizes)
+        fresh, remembered, new, old, distance, forgotten = _split(numbers, sizes)
         source, adapted = _halves(new)
         further = _halves(old)
         look = Look(
@@ -138,6 +154,7 @@ class Watch:
             adapted=adapted + further[1],
             disagreement=sum(s != a for s, a in zip(source, adapted, strict=True)) / len(source),
             distance=distance[0],
+            forgotten=_mean(forgotten),
             top_share=max(map(adapted.count, adapted)) / len(adapted),
             source_top_share=max(map(source.count, source)) / len(source),
         )
@@ -174,7 +191,9 @@ class Watch:
         if self._audit is not None:
             facts = {name: getattr(decision, name) for name in ("evidence", "because", "wealths", "means", "suspect")}
             action = decision.action.name.lower()
-            self._audit.write("decision", action=action, look=decision.look, images=self._images, acted=self.guard.act, **facts)
+            self._audit.write(
+                "decision", action=action, look=decision.look, images=decision.images, acted=self.guard.act, **facts
+            )
         if not self.guard.act:
             return
         since = (self._suspected_since or decision.look) - _LAG
@@ -191,34 +210,17 @@ class Watch:
         judge = self.judge
         return {
             "look": judge.looks,
-            "images": self._images,
+            "images": judge.images,
             "rung": judge.ladder.rung.name.lower(),
             "evidence": judge.evidence,
             "disagreement": look.disagreement,
             "top_share": look.top_share,
             "source_top_share": look.source_top_share,
             "distance": look.distance,
+            "forgotten": look.forgotten,
             "lost_spread": _mean(look.fresh),
             "lost_spread_memory": _mean(look.remembered),
         }
-
-
-@contextlib.contextmanager
-def scaled_step(engine: Engine, scale: float) -> Iterator[None]:
-    """The step within moves the parameters by ``scale`` times what the method wanted."""
-    if scale == 1.0 or not engine.learns:
-        yield
-        return
-    before = engine.learnables.vector()
-    yield
-    engine.learnables.assign(torch.lerp(before, engine.learnables.vector(), scale))
-
-
-def _distance(engine: Engine) -> Tensor:
-    """‖θ − θ₀‖ / ‖θ₀‖, NaN where nothing learns."""
-    if engine.source is None:
-        return torch.full((), math.nan)
-    return (engine.learnables.vector() - engine.source).norm() / engine.source.norm().clamp(min=1e-12)
 
 
 def _source(sample: Sample) -> Tensor:

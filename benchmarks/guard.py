@@ -1,0 +1,199 @@
+"""What the guard stops, what it costs, and how often it is wrong.
+
+    python benchmarks/guard.py streams --network resnet_gn --method tent --lr-scale 12 --corruptions impulse_noise
+    python benchmarks/guard.py streams --network testbed:vit --testbed FOLDER --method tent --corruptions glass_blur
+    python benchmarks/guard.py cost --device cuda
+
+``streams`` runs each stream three times: not adapted, adapted, adapted with a guard. It prints accuracies, the share of the most
+predicted class over the last fifth, the guard's actions, and the deepest fall of a window of 1,000 images below no
+adaptation before the first alarm. ``cost`` times a step of batch 64 without a guard, with one that never looks, and with the
+default.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import wildtta
+from pools import Pool, open_pool
+from wildtta.corruptions import CORRUPTIONS
+from wildtta.metrics.collapse import collapsed
+from wildtta.streams import Domain, Stream, build
+
+WINDOW = 1000
+SCENARIOS = ("mild", "label_shift", "continual", "continual_label_shift", "mixed")
+Row = dict[str, Any]
+
+
+class StreamImages:
+    """A stream's batches, from images that were corrupted once."""
+
+    def __init__(self, pool: Pool, stream: Stream, corruptions: list[str], severity: int) -> None:
+        self._pool = pool
+        self._stream = stream
+        self._layers = [pool.corrupted(name, severity) for name in corruptions]
+        self.labels = pool.labels.cpu().numpy()[stream.index]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        stream = self._stream
+        for start in range(0, len(stream.index), stream.batch_size):
+            part = slice(start, start + stream.batch_size)
+            rows = [self._layers[d][i] for d, i in zip(stream.domain[part], stream.index[part], strict=True)]
+            yield self._pool.prepare(torch.stack(rows))
+
+
+def answers(model: Callable[[Tensor], Tensor], batches: StreamImages) -> np.ndarray[Any, Any]:
+    with torch.no_grad():
+        return np.concatenate([model(batch).argmax(1).cpu().numpy() for batch in batches])
+
+
+def fall(adapted: np.ndarray[Any, Any], none: np.ndarray[Any, Any], until: int) -> float:
+    """The deepest fall of accuracy over a window below no adaptation, in points, in windows that end by ``until``."""
+    gap = np.concatenate([[0], np.cumsum(none.astype(int) - adapted.astype(int))])
+    ends = np.arange(min(WINDOW, until), until + 1)
+    return float(100 * (gap[ends] - gap[np.maximum(ends - WINDOW, 0)]).max() / WINDOW) if len(ends) else 0.0
+
+
+def run_stream(pool: Pool, scenario: str, corruptions: list[str], args: argparse.Namespace, seed: int) -> Row:
+    options = {"draws": args.draws} if "label_shift" in scenario else {}
+    domains = [Domain(name, args.severity) for name in corruptions]
+    labels = pool.labels.cpu().numpy()
+    stream = build(
+        scenario,
+        labels,
+        domains=domains,
+        severity=args.severity,
+        batch_size=args.batch_size,
+        seed=seed,
+        limit=args.per_domain,
+        **options,
+    )
+    stream = stream.first(min(args.images, len(stream)))
+    batches = StreamImages(pool, stream, corruptions, args.severity)
+    truth = batches.labels
+    none = answers(pool.build(), batches) == truth
+    row: Row = {"scenario": scenario, "corruptions": corruptions, "seed": seed, "images": len(truth)}
+    row["none"] = 100 * float(none.mean())
+    for name, guard in (("plain", None), ("guarded", wildtta.Guard(audit=args.audit, seed=seed))):
+        if name == "plain" and args.guarded_only:
+            continue
+        model = adapted_network(pool, args, guard)
+        given = answers(model, batches)
+        right = given == truth
+        last = slice(-max(1, len(right) // 5), None)
+        counts = np.bincount(given[last])
+        top = float(counts.max() / counts.sum())
+        true = float((truth[last] == counts.argmax()).mean())
+        row[name] = {
+            "accuracy": 100 * float(right.mean()),
+            "top_share": 100 * top,
+            "collapsed": bool(collapsed(top, true, adapts=True)),
+            "deepest_fall": fall(right, none, len(right)),
+        }
+        if guard is not None:
+            up = [d for d in model.guard.decisions if d.action > 0 and d.evidence >= 1 / guard.false_alarms]
+            first = min((d.images for d in up), default=None)
+            row[name]["alarms"] = len(up)
+            row[name]["looks"] = model.guard.judge.looks
+            row[name]["first_alarm"] = first
+            row[name]["fall_before_alarm"] = None if first is None else fall(right, none, first)
+            row[name]["true_alarms"] = sum(fall(right, none, d.images) > 0 for d in up)
+            row[name]["actions"] = [[d.images, d.action.name.lower(), d.because] for d in model.guard.decisions]
+    return row
+
+
+def adapted_network(pool: Pool, args: argparse.Namespace, guard: wildtta.Guard | None) -> wildtta.Adapter:
+    options: dict[str, Any] = {"precision": args.precision} if args.precision else {}
+    model = wildtta.adapt(pool.build(), args.method, batch_size=args.batch_size, guard=guard, **options)
+    if args.lr_scale != 1:
+        rate = model.learning_rate * args.lr_scale
+        model = wildtta.adapt(model.unload(), args.method, lr=rate, batch_size=args.batch_size, guard=guard, **options)
+    return model
+
+
+def streams(args: argparse.Namespace, say: Callable[[Row], None]) -> None:
+    pool = open_pool(args.network, args.pool, args.device, testbed=args.testbed)
+    names = list(CORRUPTIONS)[:15] if args.corruptions == ["all"] else args.corruptions
+    for scenario in args.scenarios:
+        several = scenario in ("continual", "continual_label_shift", "mixed")
+        for corruptions in [names] if several else [[name] for name in names]:
+            for seed in args.seeds:
+                began = time.perf_counter()
+                row = run_stream(pool, scenario, corruptions, args, seed)
+                say({"network": args.network, "method": args.method, **row, "s": round(time.perf_counter() - began, 1)})
+
+
+def cost(args: argparse.Namespace, say: Callable[[Row], None]) -> None:
+    import timm
+
+    for name in args.networks:
+        batches = [torch.randn(64, 3, 224, 224, device=args.device) for _ in range(4)]
+        for label, guard in (
+            ("no guard", None),
+            ("no shadow", wildtta.Guard(shadow=1e-9)),
+            ("guard", wildtta.Guard()),
+            ("no guard again", None),
+        ):
+            network = timm.create_model(name, num_classes=1000).to(args.device)
+            model = wildtta.adapt(network, args.method, precision=args.precision or "tf32", lr=1e-9, guard=guard)
+            times = [_timed(model, batches[step % 4]) for step in range(args.steps)][args.steps // 4 :]
+            say({"network": name, "guard": label, "ms": statistics.fmean(times), "median_ms": statistics.median(times)})
+
+
+def _timed(model: wildtta.Adapter, batch: Tensor) -> float:
+    began = time.perf_counter()
+    model(batch)
+    if batch.is_cuda:
+        torch.cuda.synchronize()
+    return 1000 * (time.perf_counter() - began)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("streams", "cost"))
+    parser.add_argument("--network", default="resnet_gn")
+    parser.add_argument("--networks", nargs="+", default=["resnet50_gn", "vit_base_patch16_224"], help="for cost")
+    parser.add_argument("--testbed", type=Path)
+    parser.add_argument("--pool", type=int, default=5000, help="images to draw streams from")
+    parser.add_argument("--method", default="steady")
+    parser.add_argument("--lr-scale", type=float, default=1.0)
+    parser.add_argument("--scenarios", nargs="+", default=["label_shift"], choices=SCENARIOS)
+    parser.add_argument("--corruptions", nargs="+", default=["all"])
+    parser.add_argument("--severity", type=int, default=5)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--images", type=int, default=20_000)
+    parser.add_argument("--per-domain", type=int, help="images of each corruption where several follow each other")
+    parser.add_argument("--draws", type=int, default=100, help="images of a class in a row in class order")
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=200, help="for cost")
+    parser.add_argument("--precision")
+    parser.add_argument("--guarded-only", action="store_true")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--audit", type=Path)
+    parser.add_argument("--json", type=Path, help="append one line per row")
+    args = parser.parse_args(argv)
+    print(f"$ python benchmarks/guard.py {shlex.join(argv or sys.argv[1:])}\ntorch {torch.__version__}", flush=True)
+
+    def say(row: Row) -> None:
+        print(json.dumps(row), flush=True)
+        if args.json is not None:
+            with args.json.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+
+    {"streams": streams, "cost": cost}[args.what](args, say)
+
+
+if __name__ == "__main__":
+    main()
