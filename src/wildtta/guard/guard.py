@@ -29,8 +29,8 @@ class Guard:
     memory: int = 256
     """Images that are kept (on the network's device) to see whether they are still answered well."""
     false_alarms: float = 0.01
-    """Bound on the chance of ever slowing down between two restarts although the null holds; a pause needs 10 times the
-    evidence, a return to earlier weights 100 times."""
+    """Bound on the chance of ever slowing down between two restarts although the null holds; a pause needs 3 times the
+    evidence, a return to earlier weights 10 times."""
     sender_share: float = 0.25
     """Of the latest 1,024 images that the images of one sender (``with model.senders(ids):``) may be learned from."""
     act: bool = True

@@ -26,7 +26,7 @@ class Ladder:
     """The present rung. Thresholds are those of the evidence e (a mean of wealths): P(ever e ≥ 1/α | null) ≤ α."""
 
     bound: float
-    """α of the first rung; the next ones need ten and a hundred times the evidence."""
+    """α of the first rung; the next ones need 3 and 10 times the evidence."""
     patience: int = 5
     """Healthy looks in a row before one rung down."""
     probation: int = 40
@@ -53,9 +53,9 @@ class Ladder:
         self.looks += 1
         self.rest = max(0, self.rest - 1)
         self.healthy = 0 if suspicious else self.healthy + 1
-        if evidence >= 100 / self.bound:
+        if evidence >= 10 / self.bound:
             return self._back(can_return)
-        if evidence >= 10 / self.bound and self.rung < Rung.PAUSE:
+        if evidence >= 3 / self.bound and self.rung < Rung.PAUSE:
             return self._stand(Rung.PAUSE)
         if evidence >= 1 / self.bound and self.rung < Rung.SLOW:
             return self._stand(Rung.SLOW)

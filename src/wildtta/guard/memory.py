@@ -26,6 +26,11 @@ class Sample:
     def __len__(self) -> int:
         return len(self.images)
 
+    def first(self, number: int) -> Sample:
+        """The first ones: a random part, where the order is random."""
+        source = None if self.source is None else self.source[:number]
+        return Sample(self.images[:number], self.answered[:number], source)
+
 
 class Queue:
     """A share of the images of every batch, until there are enough for one pass of the source network."""
@@ -81,7 +86,8 @@ class Memory:
     def remember(self, new: Sample) -> None:
         kept = self._kept
         if kept is None or kept.images.shape[1:] != new.images.shape[1:]:
-            self._kept = Sample(new.images[: self.size], new.answered[: self.size], _source(new)[: self.size])
+            kept = new.first(self.size)
+            self._kept = Sample(kept.images.clone(), kept.answered.clone(), _source(kept).clone())
             return
         room = min(self.size - len(kept), len(new))
         if room:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _SLOW = 0.25
 _LAG = 2
 """Looks by which suspicion may follow what caused it."""
+_LOOKS_REMEMBERED = 16
+"""Looks until the memory has been replaced once: 10,000 images with the default."""
 _CLOSER = 4.0
 """The shadow's share is so many times as large while something is suspected."""
 
@@ -124,7 +126,7 @@ class Watch:
         fresh = self._queue.take()
         fresh.source = probabilities(self._shadow.logits(fresh.images, engine.precision))
         known, present = fresh, fresh.answered
-        if len(self._memory) >= self.guard.sample:
+        if len(self._memory) >= self.guard.sample // 2:
             known = self._memory.draw(self.guard.sample)
             present = probabilities(engine.method.predicted(engine, known.images).logits)
         self._pending = [
@@ -135,7 +137,9 @@ class Watch:
             engine.distance(),
             lost_spread(known.answered, present),
         ]
-        self._memory.remember(fresh)
+        if not self.judge.suspicious:
+            # What is suspected must not push out what it is judged by.
+            self._memory.remember(fresh.first(max(1, self.guard.memory // _LOOKS_REMEMBERED)))
 
     def _finish_look(self, engine: Engine) -> None:
         """Read the numbers of the last look, judge them, act."""
