@@ -51,12 +51,13 @@ def measure(
 ) -> Iterable[Row]:
     """One row per attack. ``ordinary`` is what the adapter warms up on and what the attacker owns, halves of it."""
     images = ordinary.prepare(ordinary.corrupted(CORRUPTION, SEVERITY, seed=seed))
-    warm, owned = images[:WARM_UP], images[WARM_UP:]
+    half = len(images) // 2
     test = scored.prepare(scored.corrupted(CORRUPTION, SEVERITY, seed=seed + 1))
     options = {"fisher": 0.0} if method == "eata" else {}
     warmed = wildtta.adapt(ordinary.build(), method, guard=wildtta.Guard(seed=seed) if guarded else None, **options)
-    order = torch.randperm(WARM_UP, generator=torch.Generator().manual_seed(seed)).to(warm.device)
-    for batch in warm[order].split(BATCH):
+    draws = torch.Generator().manual_seed(seed)
+    order = torch.cat([torch.randperm(half, generator=draws) for _ in range(-(-WARM_UP // half))])[:WARM_UP]
+    for batch in images[order.to(images.device)].split(BATCH):
         warmed(batch)
     before = accuracy(warmed, test, scored.labels)
     low, high, epsilon = ordinary.limits(EPSILON)
@@ -64,8 +65,8 @@ def measure(
         began = time.perf_counter()
         victim = copy.deepcopy(warmed)
         attacker = Attacker(
-            images=owned,
-            labels=ordinary.labels[WARM_UP:],
+            images=images[half:],
+            labels=ordinary.labels[half:],
             low=low,
             high=high,
             epsilon=epsilon,
@@ -114,6 +115,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", nargs="+", default=["resnet_gn"])
     parser.add_argument("--testbed", type=Path)
+    parser.add_argument("--atlas", type=Path, help="masks of the glyphs, where no fonts are installed")
     parser.add_argument("--methods", nargs="+", default=list(METHODS))
     parser.add_argument("--attacks", nargs="+", default=list(ATTACKS), choices=list(ATTACKS))
     parser.add_argument("--guard", nargs="+", default=["no", "yes"], choices=["no", "yes"])
@@ -129,10 +131,12 @@ def main(argv: list[str] | None = None) -> None:
     print(f"$ python benchmarks/attacks.py {shlex.join(argv or sys.argv[1:])}\ntorch {torch.__version__}", flush=True)
     rows: list[Row] = []
     for network in args.networks:
-        ordinary = open_pool(network, 2 * WARM_UP, args.device, testbed=args.testbed, part="source", seed=1)
+        ordinary = open_pool(
+            network, 2 * WARM_UP, args.device, testbed=args.testbed, part="source", seed=1, atlas=args.atlas
+        )
         mixed = torch.randperm(len(ordinary.labels), generator=torch.Generator().manual_seed(0)).to(args.device)
         ordinary.images, ordinary.labels = ordinary.images[mixed], ordinary.labels[mixed]
-        scored = open_pool(network, args.scored, args.device, testbed=args.testbed, seed=2)
+        scored = open_pool(network, args.scored, args.device, testbed=args.testbed, seed=2, atlas=args.atlas)
         for seed in args.seeds:
             for method in args.methods:
                 for guard in args.guard:

@@ -25,11 +25,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import wildtta
 from pools import Pool, open_pool
 from wildtta.corruptions import CORRUPTIONS
+from wildtta.guard.judge import Decision, Look
 from wildtta.metrics.collapse import collapsed
 from wildtta.streams import Domain, Stream, build
 
@@ -45,7 +46,7 @@ class StreamImages:
     def __init__(self, pool: Pool, stream: Stream, corruptions: list[str], severity: int) -> None:
         self._pool = pool
         self._stream = stream
-        self._layers = [pool.corrupted(name, severity) for name in corruptions]
+        self._layers = torch.stack([pool.corrupted(name, severity) for name in corruptions])
         self.labels = pool.labels.cpu().numpy()[stream.index]
 
     def __iter__(self) -> Iterator[Tensor]:
@@ -54,7 +55,7 @@ class StreamImages:
             yield self._batch(self._stream.domain[start : start + size], self._stream.index[start : start + size])
 
     def _batch(self, domain: Array, index: Array) -> Tensor:
-        return self._pool.prepare(torch.stack([self._layers[d][i] for d, i in zip(domain, index, strict=True)]))
+        return self._pool.prepare(self._layers[torch.from_numpy(domain), torch.from_numpy(index)])
 
     def not_adapted(self) -> Array:
         """The source network's answers along the stream; an image that comes again is answered once."""
@@ -103,6 +104,7 @@ def run_stream(pool: Pool, scenario: str, corruptions: list[str], args: argparse
         if name == "plain" and args.guarded_only:
             continue
         model = adapted_network(pool, args, guard)
+        looks = recorded_looks(model) if guard is not None and args.looks is not None else []
         given = answers(model, batches)
         right = given == truth
         last = slice(-max(1, len(right) // 5), None)
@@ -123,8 +125,31 @@ def run_stream(pool: Pool, scenario: str, corruptions: list[str], args: argparse
             row[name]["first_alarm"] = first
             row[name]["fall_before_alarm"] = None if first is None else fall(right, none, first)
             row[name]["true_alarms"] = sum(fall(right, none, d.images) > 0 for d in up)
+            if looks:
+                write_looks(args.looks, row, looks)
             row[name]["actions"] = [[d.images, d.action.name.lower(), d.because] for d in model.guard.decisions]
     return row
+
+
+def write_looks(path: Path, row: Row, looks: list[Look]) -> None:
+    stream = f"{row['scenario']}/{'+'.join(row['corruptions'][:2])}/{row['seed']}"
+    with path.open("a", encoding="utf-8") as file:
+        for look in looks:
+            lost = {name: [round(x, 3) for x in getattr(look, name)] for name in ("fresh", "remembered", "forgotten")}
+            file.write(json.dumps({"stream": stream, "source": look.source, "adapted": look.adapted, **lost}) + "\n")
+
+
+def recorded_looks(model: wildtta.Adapter) -> list[Look]:
+    """Every look that the guard will judge, for judging them again in other ways."""
+    judge, kept = model.guard.judge, []
+    see = judge.see
+
+    def seen(look: Look, *, can_return: bool) -> Decision | None:
+        kept.append(look)
+        return see(look, can_return=can_return)
+
+    judge.see = seen  # type: ignore[method-assign]
+    return kept
 
 
 def adapted_network(pool: Pool, args: argparse.Namespace, guard: wildtta.Guard | None) -> wildtta.Adapter:
@@ -137,7 +162,7 @@ def adapted_network(pool: Pool, args: argparse.Namespace, guard: wildtta.Guard |
 
 
 def streams(args: argparse.Namespace, say: Callable[[Row], None]) -> None:
-    pool = open_pool(args.network, args.pool, args.device, testbed=args.testbed)
+    pool = open_pool(args.network, args.pool, args.device, testbed=args.testbed, atlas=args.atlas)
     names = list(CORRUPTIONS)[:15] if args.corruptions == ["all"] else args.corruptions
     for scenario in args.scenarios:
         several = scenario in ("continual", "continual_label_shift", "mixed")
@@ -149,9 +174,10 @@ def streams(args: argparse.Namespace, say: Callable[[Row], None]) -> None:
 
 
 def cost(args: argparse.Namespace, say: Callable[[Row], None]) -> None:
-    import timm
+    from torchvision.models import resnet50, vit_b_16
 
-    for name in args.networks:
+    networks = {"resnet50_gn": lambda: resnet50(norm_layer=lambda width: nn.GroupNorm(32, width)), "vit_b_16": vit_b_16}
+    for name, build_network in networks.items():
         batches = [torch.randn(64, 3, 224, 224, device=args.device) for _ in range(4)]
         for label, guard in (
             ("no guard", None),
@@ -159,7 +185,7 @@ def cost(args: argparse.Namespace, say: Callable[[Row], None]) -> None:
             ("guard", wildtta.Guard()),
             ("no guard again", None),
         ):
-            network = timm.create_model(name, num_classes=1000).to(args.device)
+            network = build_network().to(args.device)
             model = wildtta.adapt(network, args.method, precision=args.precision or "tf32", lr=1e-9, guard=guard)
             times = [_timed(model, batches[step % 4]) for step in range(args.steps)][args.steps // 4 :]
             say({"network": name, "guard": label, "ms": statistics.fmean(times), "median_ms": statistics.median(times)})
@@ -177,8 +203,8 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("streams", "cost"))
     parser.add_argument("--network", default="resnet_gn")
-    parser.add_argument("--networks", nargs="+", default=["resnet50_gn", "vit_base_patch16_224"], help="for cost")
     parser.add_argument("--testbed", type=Path)
+    parser.add_argument("--atlas", type=Path, help="masks of the glyphs, where no fonts are installed")
     parser.add_argument("--pool", type=int, default=5000, help="images to draw streams from")
     parser.add_argument("--method", default="steady")
     parser.add_argument("--lr-scale", type=float, default=1.0)
@@ -195,6 +221,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--guarded-only", action="store_true")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--audit", type=Path)
+    parser.add_argument("--looks", type=Path, help="append what every look saw, one line each")
     parser.add_argument("--json", type=Path, help="append one line per row")
     args = parser.parse_args(argv)
     print(f"$ python benchmarks/guard.py {shlex.join(argv or sys.argv[1:])}\ntorch {torch.__version__}", flush=True)

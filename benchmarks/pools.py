@@ -6,7 +6,7 @@ import importlib.util
 import io
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from wildtta.corruptions import corrupt
-from wildtta.glyphs import NETWORKS, Glyphs, network
+from wildtta.glyphs import NETWORKS, Glyphs, load_atlas, network
 from wildtta.glyphs.networks import normalise
 
 
@@ -26,12 +26,16 @@ class Pool:
     images: Tensor
     labels: Tensor
     prepare: Callable[[Tensor], Tensor]
+    _known: dict[tuple[str, int, int], Tensor] = field(default_factory=dict)
 
     def corrupted(self, corruption: str, severity: int, *, seed: int = 0) -> Tensor:
         """Every image, uint8; ``clean`` leaves it as it is."""
         if corruption == "clean":
             return self.images
-        return corrupt(self.images, corruption, severity, seed=seed, index=np.arange(len(self.images)))
+        key = corruption, severity, seed
+        if key not in self._known:
+            self._known[key] = corrupt(self.images, corruption, severity, seed=seed, index=np.arange(len(self.images)))
+        return self._known[key]
 
     def limits(self, epsilon: float) -> tuple[Tensor, Tensor, Tensor]:
         """Lowest and highest value of a pixel and ``epsilon`` (of 0 to 255) in the network's units, each [1, 3, 1, 1]."""
@@ -41,7 +45,14 @@ class Pool:
 
 
 def open_pool(
-    name: str, number: int, device: str, *, testbed: Path | None = None, part: str = "val", seed: int = 0
+    name: str,
+    number: int,
+    device: str,
+    *,
+    testbed: Path | None = None,
+    part: str = "val",
+    seed: int = 0,
+    atlas: Path | None = None,
 ) -> Pool:
     """``number`` images for a network: ``resnet_gn`` and ``vit`` are the glyphs', ``testbed:NAME`` is one of the testbed.
 
@@ -52,9 +63,10 @@ def open_pool(
         testbed: a folder with ``load.py``, ``val.zip`` and ``source.zip``.
         part: the archive of the testbed, ``val`` or ``source``.
         seed: of the glyphs' images.
+        atlas: file of the glyphs' masks (``wildtta train-glyphs --export-atlas``), where no fonts are installed.
     """
     if name in NETWORKS:
-        glyphs = Glyphs(number, seed=seed)
+        glyphs = Glyphs(number, seed=seed, atlas=None if atlas is None else load_atlas(atlas))
         images = glyphs.images(np.arange(number)).to(device)
         return Pool(lambda: network(name).to(device), images, torch.from_numpy(glyphs.labels).to(device), normalise)
     if not name.startswith("testbed:") or testbed is None:

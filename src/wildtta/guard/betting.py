@@ -55,8 +55,8 @@ class Bettor:
 
     @property
     def suspects(self) -> bool:
-        """Whether the latest observations speak against the null."""
-        return self.mean > self.margin
+        """Whether the latest observations come close to speaking against the null."""
+        return self.mean > self.margin / 2
 
     def restart(self) -> None:
         """A new wealth of 1; what was learned about the observations stays."""

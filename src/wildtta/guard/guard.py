@@ -23,8 +23,8 @@ class Guard:
     """
 
     shadow: float = 0.1
-    """Share of the images that the source network answers too; four times as many while something is suspected."""
-    sample: int = 64
+    """Share of the images that the source network answers too; eight times as many while something is suspected."""
+    sample: int = 32
     """Images in one look: as many new ones, and as many from memory."""
     memory: int = 256
     """Images that are kept (on the network's device) to see whether they are still answered well."""

@@ -12,6 +12,8 @@ from wildtta.guard.ladder import Ladder, Rung
 
 SPREAD_MARGIN = 0.08
 """Of the spread that a network may lose unpunished, in units of the largest loss of one pair (0.02 of G)."""
+FORGETTING_MARGIN = 0.12
+"""The same for what it may lose against its own earlier answers: to learn a new domain is to forget a little of the old one."""
 TAKEOVER_MARGIN = 0.025
 """One class may have 5 % more of the answers than twice the source's share."""
 _LARGEST_LOG = 600.0
@@ -25,6 +27,8 @@ class Look:
     """On the latest images, as they were answered."""
     remembered: Sequence[float]
     """On images from memory, by the present weights."""
+    forgotten: Sequence[float]
+    """The same against the answers that these images got when they came, in place of the source's."""
     source: Sequence[int]
     adapted: Sequence[int]
     disagreement: float = math.nan
@@ -34,8 +38,6 @@ class Look:
     top_share: float = math.nan
     """Of the most frequent answer among the latest images."""
     source_top_share: float = math.nan
-    forgotten: float = math.nan
-    """Lost spread of remembered images against the answers that they got when they came."""
 
 
 @dataclass
@@ -63,10 +65,11 @@ class Judge:
 
     - ``spread``: on the images since the last look, the mean lost spread is at most the margin;
     - ``memory``: the same on the remembered images with the present weights;
+    - ``forgetting``: the remembered images are answered as well as when they came, up to a wider margin;
     - ``takeover``: the suspect class has at most twice the source's share of the answers, plus 5 %;
     - ``labels``: where labels come in, the adapted network is right at least as often as the source.
 
-    The first three stand for the fourth under the assumption that a network that is no worse than the source keeps its
+    The first four stand for the last under the assumption that a network that is no worse than the source keeps its
     spread and lets no class take over.
     """
 
@@ -75,6 +78,7 @@ class Judge:
         default_factory=lambda: {
             "spread": Bettor(SPREAD_MARGIN),
             "memory": Bettor(SPREAD_MARGIN),
+            "forgetting": Bettor(FORGETTING_MARGIN),
             "takeover": Bettor(TAKEOVER_MARGIN),
             "labels": Bettor(0.0),
         }
@@ -98,6 +102,7 @@ class Judge:
         self.looks += 1
         self.bettors["spread"].observe(look.fresh)
         self.bettors["memory"].observe(look.remembered)
+        self.bettors["forgetting"].observe(look.forgotten)
         for source, adapted in zip(look.source, look.adapted, strict=True):
             self.bettors["takeover"].observe([taken_over(source, adapted, self.gains.suspect)])
             self.gains.follow(source, adapted)

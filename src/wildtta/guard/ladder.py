@@ -27,9 +27,9 @@ class Ladder:
 
     bound: float
     """α of the first rung; the next ones need 3 and 10 times the evidence."""
-    patience: int = 5
+    patience: int = 10
     """Healthy looks in a row before one rung down."""
-    probation: int = 40
+    probation: int = 80
     """Looks after a return to a snapshot in which the next alarm leads to the source."""
     rung: Rung = Rung.LEARN
     healthy: int = 0

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 _SLOW = 0.25
 _LAG = 2
 """Looks by which suspicion may follow what caused it."""
-_LOOKS_REMEMBERED = 16
+_LOOKS_REMEMBERED = 32
 """Looks until the memory has been replaced once: 10,000 images with the default."""
-_CLOSER = 4.0
+_CLOSER = 8.0
 """The shadow's share is so many times as large while something is suspected."""
 
 
@@ -158,7 +158,7 @@ class Watch:
             adapted=adapted + further[1],
             disagreement=sum(s != a for s, a in zip(source, adapted, strict=True)) / len(source),
             distance=distance[0],
-            forgotten=_mean(forgotten),
+            forgotten=forgotten,
             top_share=max(map(adapted.count, adapted)) / len(adapted),
             source_top_share=max(map(source.count, source)) / len(source),
         )
@@ -221,7 +221,7 @@ class Watch:
             "top_share": look.top_share,
             "source_top_share": look.source_top_share,
             "distance": look.distance,
-            "forgotten": look.forgotten,
+            "forgotten": _mean(look.forgotten),
             "lost_spread": _mean(look.fresh),
             "lost_spread_memory": _mean(look.remembered),
         }
