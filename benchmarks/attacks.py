@@ -33,6 +33,7 @@ CORRUPTION, SEVERITY = "gaussian_noise", 4
 WARM_UP = 2000
 INPUTS = 2000
 EPSILON = 8
+FISHER_IMAGES = 500
 METHODS = ("steady", "tent", "sar", "sar2", "eata")
 Row = dict[str, Any]
 
@@ -53,7 +54,8 @@ def measure(
     images = ordinary.prepare(ordinary.corrupted(CORRUPTION, SEVERITY, seed=seed))
     half = len(images) // 2
     test = scored.prepare(scored.corrupted(CORRUPTION, SEVERITY, seed=seed + 1))
-    options = {"fisher": 0.0} if method == "eata" else {}
+    clean = ordinary.prepare(ordinary.images[:FISHER_IMAGES])
+    options: dict[str, Any] = {"fisher_images": clean} if method == "eata" else {}
     warmed = wildtta.adapt(ordinary.build(), method, guard=wildtta.Guard(seed=seed) if guarded else None, **options)
     draws = torch.Generator().manual_seed(seed)
     order = torch.cat([torch.randperm(half, generator=draws) for _ in range(-(-WARM_UP // half))])[:WARM_UP]
