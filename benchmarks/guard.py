@@ -135,7 +135,7 @@ def write_looks(path: Path, row: Row, looks: list[Look]) -> None:
     stream = f"{row['scenario']}/{'+'.join(row['corruptions'][:2])}/{row['seed']}"
     with path.open("a", encoding="utf-8") as file:
         for look in looks:
-            lost = {name: [round(x, 3) for x in getattr(look, name)] for name in ("fresh", "remembered", "forgotten")}
+            lost = {name: [round(x, 3) for x in getattr(look, name)] for name in ("fresh", "remembered")}
             file.write(json.dumps({"stream": stream, "source": look.source, "adapted": look.adapted, **lost}) + "\n")
 
 

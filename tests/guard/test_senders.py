@@ -26,8 +26,8 @@ def test_a_sender_is_admitted_up_to_its_share_of_every_window() -> None:
 
 
 def test_what_is_beyond_the_share_is_answered_and_not_learned_from() -> None:
-    model = wildtta.adapt(build("resnet_gn"), "tent", lr=0.01, guard=wildtta.Guard(sender_share=16 / WINDOW))
-    plain = wildtta.adapt(build("resnet_gn"), "tent", lr=0.01)
+    model = wildtta.adapt(build("gn_resnet"), "tent", lr=0.01, guard=wildtta.Guard(sender_share=16 / WINDOW))
+    plain = wildtta.adapt(build("gn_resnet"), "tent", lr=0.01)
     first, second, third = batches(16, 3)
     with model.senders(["one"] * 16):
         torch.testing.assert_close(model(first), plain(first))
@@ -39,7 +39,7 @@ def test_what_is_beyond_the_share_is_answered_and_not_learned_from() -> None:
         torch.testing.assert_close(model(third), plain(third))
     assert model.last.mask.tolist() == [False] * 12 + [True] * 4
     moved = model.engine.learnables.vector() - weights
-    alone = wildtta.adapt(build("resnet_gn"), "tent", lr=0.01)
+    alone = wildtta.adapt(build("gn_resnet"), "tent", lr=0.01)
     alone(first)
     before = alone.engine.learnables.vector()
     alone.engine.memory["momentum"].copy_(plain.engine.memory["momentum"])
@@ -48,7 +48,7 @@ def test_what_is_beyond_the_share_is_answered_and_not_learned_from() -> None:
 
 
 def test_senders_belong_to_the_thread_that_names_them() -> None:
-    model = wildtta.adapt(build("resnet_gn"), "tent")
+    model = wildtta.adapt(build("gn_resnet"), "tent")
     batch = batches(4, 1)[0]
     errors: list[Exception] = []
 

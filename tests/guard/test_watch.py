@@ -57,8 +57,8 @@ def test_a_collapse_is_stopped(noisy: tuple[Tensor, Tensor], tmp_path: Path) -> 
 
 
 def test_a_guard_that_never_acts_changes_no_number() -> None:
-    guarded = wildtta.adapt(build("resnet_gn"), "sar2", guard=SMALL)
-    plain = wildtta.adapt(build("resnet_gn"), "sar2")
+    guarded = wildtta.adapt(build("gn_resnet"), "sar2", guard=SMALL)
+    plain = wildtta.adapt(build("gn_resnet"), "sar2")
     for batch in batches(8, 12):
         torch.testing.assert_close(guarded(batch), plain(batch), rtol=0, atol=0)
     assert guarded.guard.judge.looks > 3
@@ -67,7 +67,7 @@ def test_a_guard_that_never_acts_changes_no_number() -> None:
 
 def test_looks_compare_with_the_network_as_it_was() -> None:
     """After learning, the shadow still answers what the untouched network answers, and shares its frozen weights."""
-    untouched = build("resnet_gn")
+    untouched = build("gn_resnet")
     model = wildtta.adapt(copy.deepcopy(untouched), "tent", lr=0.1, guard=SMALL)
     stream = batches(8, 6)
     for batch in stream:
@@ -93,7 +93,7 @@ def _force(model: wildtta.Adapter, monkeypatch: pytest.MonkeyPatch, action: Rung
 
 @pytest.mark.parametrize("method", ["tent", "sar2", "cotta", "rotta"])
 def test_going_back_to_a_snapshot_is_exact_and_keeps_the_counters(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = wildtta.adapt(build("resnet_gn"), method, lr=0.01, guard=SMALL)
+    model = wildtta.adapt(build("gn_resnet"), method, lr=0.01, guard=SMALL)
     for batch in batches(8, 8):
         model(batch)
     watch = model.guard
@@ -115,7 +115,7 @@ def test_going_back_to_a_snapshot_is_exact_and_keeps_the_counters(method: str, m
 
 
 def test_going_back_to_the_source_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    untouched = build("resnet_gn")
+    untouched = build("gn_resnet")
     model = wildtta.adapt(copy.deepcopy(untouched), "tent", lr=0.05, guard=SMALL)
     _force(model, monkeypatch, Rung.SOURCE)
     stream = batches(8, 30)
@@ -130,7 +130,7 @@ def test_slow_is_a_quarter_of_the_step() -> None:
     batch = batches(8, 1)[0]
     moves = []
     for rung in (Rung.LEARN, Rung.SLOW, Rung.PAUSE):
-        model = wildtta.adapt(build("resnet_gn"), "tent", lr=0.01, guard=SMALL)
+        model = wildtta.adapt(build("gn_resnet"), "tent", lr=0.01, guard=SMALL)
         model.guard.judge.ladder.rung = rung
         before = model.engine.learnables.vector()
         model(batch)
@@ -152,7 +152,7 @@ def test_watching_without_acting(noisy: tuple[Tensor, Tensor]) -> None:
 
 
 def test_labels_reach_the_judge() -> None:
-    model = wildtta.adapt(build("resnet_gn"), "tent", lr=0.01, guard=SMALL)
+    model = wildtta.adapt(build("gn_resnet"), "tent", lr=0.01, guard=SMALL)
     images = batches(64, 1)[0]
     right = model.guard._shadow.logits(images, None).argmax(1)
     with torch.no_grad():
@@ -165,7 +165,7 @@ def test_labels_reach_the_judge() -> None:
 
 
 def test_last_tells_share_inequity_distance_and_disagreement() -> None:
-    model = wildtta.adapt(build("resnet_gn"), "sar2", guard=SMALL)
+    model = wildtta.adapt(build("gn_resnet"), "sar2", guard=SMALL)
     answers = [model(batch).argmax(1) for batch in batches(8, 10)]
     last = model.last
     counts = torch.cat(answers).bincount(minlength=CLASSES)
@@ -191,7 +191,7 @@ def test_the_batchs_own_inequity_rises_when_one_class_floods_it() -> None:
 
 
 def test_a_network_that_moves_takes_the_shadow_along() -> None:
-    model = wildtta.adapt(build("resnet_gn"), "tent", guard=SMALL)
+    model = wildtta.adapt(build("gn_resnet"), "tent", guard=SMALL)
     for batch in batches(8, 4):
         model(batch)
     model.double()
@@ -203,11 +203,11 @@ def test_a_network_that_moves_takes_the_shadow_along() -> None:
 
 
 def test_an_adapter_without_a_guard_says_so() -> None:
-    model = wildtta.adapt(build("resnet_gn"), "tent")
+    model = wildtta.adapt(build("gn_resnet"), "tent")
     with pytest.raises(RuntimeError, match="has no guard"):
         _ = model.guard
     with pytest.raises(TypeError, match=r"guard must be a wildtta\.Guard"):
-        wildtta.adapt(build("resnet_gn"), "tent", guard=True)  # type: ignore[arg-type]
+        wildtta.adapt(build("gn_resnet"), "tent", guard=True)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_metrics_for_prometheus() -> None:
     client = pytest.importorskip("prometheus_client")
     registry = client.CollectorRegistry()
     guard = wildtta.Guard(shadow=0.5, sample=8, memory=16, registry=registry, name="camera")
-    model = wildtta.adapt(build("resnet_gn"), "tent", guard=guard)
+    model = wildtta.adapt(build("gn_resnet"), "tent", guard=guard)
     for batch in batches(8, 10):
         model(batch)
     looks = registry.get_sample_value("wildtta_guard_looks_total", {"model": "camera"})

@@ -6,12 +6,15 @@
 
 For a calibrated network the first term is the accuracy of an answer drawn from p(x), the second the accuracy of a guess from
 the mean p̄: G is the accuracy above chance that the network claims. A network that was poisoned loses its certainty on
-ordinary images, one that gives one answer to everything loses the difference; both lose G. Estimates of accuracy from
-agreement (AETTA, https://arxiv.org/abs/2404.01351) have a correction for the second case; here it is the difference itself.
+ordinary images, one that gives one answer to everything loses the difference; both lose G. Certainty alone can mislead: a
+source that is certain and wrong has a large G, and entropy minimisation makes certain whatever it does. So half of the
+statistic is G of the answers themselves (p is 1 for the answer, 0 elsewhere), which knows no certainty: the share of
+pairs that get different answers. Estimates of accuracy from agreement (AETTA, https://arxiv.org/abs/2404.01351) mend the same
+weakness by the entropy of the mean answer.
 
-**Takeover.** Entropy minimisation also makes a network more certain while one class takes over, which keeps G up for a while. So
-the share of one class is compared too: how often the adapted network answers c, against twice as often as the source does.
-The class is the one that gained most among the images before, so that the bet on it is fixed before the next image is seen.
+**Takeover.** Where one class takes over, its share is the fastest sign: how often does the adapted network answer c, and how
+often the source? The class is the one that had gained most some 640 images earlier. So the bet on it is fixed before
+an image is seen; and in a stream in class order, where every class has its time, its time is over by then.
 """
 
 from __future__ import annotations
@@ -24,8 +27,8 @@ from torch import Tensor
 
 _MOST_OF_A_PAIR = 0.25
 """Of the spread that one pair may add: no single pair decides, and bets can be four times as high."""
-_GROWTH = math.exp(1 / 64)
-"""Of an image's weight: the suspect gained among about the last 64."""
+_GROWTH = math.exp(1 / 128)
+"""Of an image's weight: the suspect gained among about the last 128 that were compared."""
 
 
 def probabilities(logits: Tensor) -> Tensor:
@@ -41,39 +44,50 @@ def spread(first: Tensor, second: Tensor) -> Tensor:
 def lost_spread(reference: Tensor, present: Tensor) -> Tensor:
     """How much spread a network lost against a reference, for disjoint pairs of images, [n // 2], in [−1, 1].
 
+    Half of it is the loss of ½‖p − p'‖², at most a quarter of which counts for one pair, half is that of 1[answers differ].
+
     Args:
         reference: probabilities of the reference, [n, C]. The images must be in random order.
         present: of the network in question on the same images.
     """
     half = len(reference) // 2
-    lost = spread(reference[:half], reference[half : 2 * half]) - spread(present[:half], present[half : 2 * half])
-    return lost.clamp(-_MOST_OF_A_PAIR, _MOST_OF_A_PAIR) / _MOST_OF_A_PAIR
+    (a, b), (c, d) = ((p[:half], p[half : 2 * half]) for p in (reference, present))
+    soft = (spread(a, b) - spread(c, d)).clamp(-_MOST_OF_A_PAIR, _MOST_OF_A_PAIR) / _MOST_OF_A_PAIR
+    hard = (a.argmax(1) != b.argmax(1)).float() - (c.argmax(1) != d.argmax(1)).float()
+    return 0.5 * (soft + hard)
 
 
 def taken_over(source: int, adapted: int, suspect: int) -> float:
-    """(1[adapted answers c] − 2·1[source answers c]) / 2 of one image, in [−1, ½], for the class c = ``suspect``."""
-    return ((adapted == suspect) - 2 * (source == suspect)) / 2
+    """1[adapted answers c] − 1[source answers c] of one image, for the class c = ``suspect``."""
+    return float((adapted == suspect) - (source == suspect))
 
 
 class Gains:
-    """Which class gained most against twice the source's share, over the latest images."""
+    """Which class gained most against the source's share, over the latest images."""
 
     def __init__(self) -> None:
         self._gains: dict[int, float] = {}
+        self._source: dict[int, float] = {}
         self._weight = 1.0
-        self.suspect = -1
-        """−1 before there is one."""
+        self._total = 0.0
 
     def follow(self, source: int, adapted: int) -> None:
         """One image more. Its weight grows instead of the others' fading, so that only two classes are touched."""
         self._weight *= _GROWTH
+        self._total += self._weight
         self._gains[adapted] = self._gains.get(adapted, 0.0) + self._weight
-        self._gains[source] = self._gains.get(source, 0.0) - 2 * self._weight
-        if self._gains[adapted] > self._gains.get(self.suspect, 0.0) or source == self.suspect:
-            self.suspect = max(self._gains, key=self._gains.__getitem__)
+        self._gains[source] = self._gains.get(source, 0.0) - self._weight
+        self._source[source] = self._source.get(source, 0.0) + self._weight
         if self._weight > 1e12:
-            self._gains = {c: gain / self._weight for c, gain in self._gains.items() if abs(gain) > 1e-6 * self._weight}
-            self._weight = 1.0
+            self._gains = {c: gain / self._weight for c, gain in self._gains.items()}
+            self._source = {c: share / self._weight for c, share in self._source.items()}
+            self._total, self._weight = self._total / self._weight, 1.0
+
+    @property
+    def suspect(self) -> int:
+        """−1: none. A class that the source gives to half of the images itself may simply be what the stream shows."""
+        suspects = [c for c in self._gains if self._source.get(c, 0.0) < 0.5 * self._total]
+        return max(suspects, key=self._gains.__getitem__, default=-1)
 
 
 def correctness_lost(source: Sequence[int], adapted: Sequence[int], labels: Sequence[int]) -> list[float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -11,11 +12,11 @@ from wildtta.guard.evidence import Gains, correctness_lost, taken_over
 from wildtta.guard.ladder import Ladder, Rung
 
 SPREAD_MARGIN = 0.08
-"""Of the spread that a network may lose unpunished, in units of the largest loss of one pair (0.02 of G)."""
-FORGETTING_MARGIN = 0.12
-"""The same for what it may lose against its own earlier answers: to learn a new domain is to forget a little of the old one."""
-TAKEOVER_MARGIN = 0.025
-"""One class may have 5 % more of the answers than twice the source's share."""
+"""Of the spread that a network may lose unpunished."""
+TAKEOVER_MARGIN = 0.06
+"""Of the answers that a class may gain unpunished."""
+_RUN = 640
+"""Images after which a class that had its time in a class-ordered stream is gone."""
 _LARGEST_LOG = 600.0
 
 
@@ -27,8 +28,6 @@ class Look:
     """On the latest images, as they were answered."""
     remembered: Sequence[float]
     """On images from memory, by the present weights."""
-    forgotten: Sequence[float]
-    """The same against the answers that these images got when they came, in place of the source's."""
     source: Sequence[int]
     adapted: Sequence[int]
     disagreement: float = math.nan
@@ -65,11 +64,10 @@ class Judge:
 
     - ``spread``: on the images since the last look, the mean lost spread is at most the margin;
     - ``memory``: the same on the remembered images with the present weights;
-    - ``forgetting``: the remembered images are answered as well as when they came, up to a wider margin;
-    - ``takeover``: the suspect class has at most twice the source's share of the answers, plus 5 %;
+    - ``takeover``: the suspect class has at most the source's share of the answers, plus the margin;
     - ``labels``: where labels come in, the adapted network is right at least as often as the source.
 
-    The first four stand for the last under the assumption that a network that is no worse than the source keeps its
+    The first three stand for the last under the assumption that a network that is no worse than the source keeps its
     spread and lets no class take over.
     """
 
@@ -78,12 +76,12 @@ class Judge:
         default_factory=lambda: {
             "spread": Bettor(SPREAD_MARGIN),
             "memory": Bettor(SPREAD_MARGIN),
-            "forgetting": Bettor(FORGETTING_MARGIN),
             "takeover": Bettor(TAKEOVER_MARGIN),
             "labels": Bettor(0.0),
         }
     )
     gains: Gains = field(default_factory=Gains)
+    _recent: deque[tuple[int, list[tuple[int, int]]]] = field(default_factory=deque)
     looks: int = 0
     images: int = 0
     """Seen by the guard so far; the caller counts them."""
@@ -102,10 +100,13 @@ class Judge:
         self.looks += 1
         self.bettors["spread"].observe(look.fresh)
         self.bettors["memory"].observe(look.remembered)
-        self.bettors["forgetting"].observe(look.forgotten)
-        for source, adapted in zip(look.source, look.adapted, strict=True):
-            self.bettors["takeover"].observe([taken_over(source, adapted, self.gains.suspect)])
-            self.gains.follow(source, adapted)
+        suspect = self.gains.suspect
+        pairs = list(zip(look.source, look.adapted, strict=True))
+        self.bettors["takeover"].observe(taken_over(source, adapted, suspect) for source, adapted in pairs)
+        self._recent.append((self.images, pairs))
+        while self._recent[0][0] <= self.images - _RUN:
+            for source, adapted in self._recent.popleft()[1]:
+                self.gains.follow(source, adapted)
         return self._decide(can_return)
 
     def see_labels(

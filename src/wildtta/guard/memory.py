@@ -14,22 +14,19 @@ from torch import Tensor
 
 
 @dataclass
-class Sample:
-    """Some images and two networks' probabilities for them."""
+class Queued:
+    """Images that wait for the source network, with what the adapter answered, [n, C] probabilities."""
 
     images: Tensor
     answered: Tensor
-    """What the adapter answered when the images came, [n, C] probabilities."""
-    source: Tensor | None = None
-    """What the source network answers."""
 
-    def __len__(self) -> int:
-        return len(self.images)
 
-    def first(self, number: int) -> Sample:
-        """The first ones: a random part, where the order is random."""
-        source = None if self.source is None else self.source[:number]
-        return Sample(self.images[:number], self.answered[:number], source)
+@dataclass
+class Compared:
+    """Images with the source network's probabilities for them."""
+
+    images: Tensor
+    source: Tensor
 
 
 class Queue:
@@ -38,38 +35,31 @@ class Queue:
     def __init__(self, share: float, draw: random.Random) -> None:
         self.share = share
         self._draw = draw
-        self._images: list[Tensor] = []
-        self._answered: list[Tensor] = []
-        self._waiting = 0
+        self._waiting: list[Queued] = []
 
     def __len__(self) -> int:
-        return self._waiting
+        return sum(len(part.images) for part in self._waiting)
 
     def add(self, images: Tensor, answered: Tensor) -> None:
         """Every image has the same chance; images of another shape start the queue again."""
         chosen = [place for place in range(len(images)) if self._draw.random() < self.share]
         if not chosen:
             return
-        if self._images and self._images[0].shape[1:] != images.shape[1:]:
+        if self._waiting and self._waiting[0].images.shape[1:] != images.shape[1:]:
             self.clear()
         places = torch.tensor(chosen).to(images.device, non_blocking=True)
-        self._images.append(images[places])
-        self._answered.append(answered[places])
-        self._waiting += len(chosen)
+        self._waiting.append(Queued(images[places], answered[places]))
 
-    def take(self) -> Sample:
-        """Everything that waits, in random order."""
-        order = list(range(self._waiting))
-        self._draw.shuffle(order)
-        images, answered = torch.cat(self._images), torch.cat(self._answered)
-        places = torch.tensor(order).to(images.device, non_blocking=True)
+    def take(self, number: int) -> Queued:
+        """So many of those that wait, in random order; the others are dropped. (One shape suits the kernels.)"""
+        images = torch.cat([part.images for part in self._waiting])
+        answered = torch.cat([part.answered for part in self._waiting])
         self.clear()
-        return Sample(images[places], answered[places])
+        places = torch.tensor(self._draw.sample(range(len(images)), number)).to(images.device, non_blocking=True)
+        return Queued(images[places], answered[places])
 
     def clear(self) -> None:
-        self._images.clear()
-        self._answered.clear()
-        self._waiting = 0
+        self._waiting.clear()
 
 
 class Memory:
@@ -78,44 +68,26 @@ class Memory:
     def __init__(self, size: int, draw: random.Random) -> None:
         self.size = size
         self._draw = draw
-        self._kept: Sample | None = None
+        self._kept: list[tuple[Tensor, Tensor]] = []
 
     def __len__(self) -> int:
-        return 0 if self._kept is None else len(self._kept)
+        return len(self._kept)
 
-    def remember(self, new: Sample) -> None:
-        kept = self._kept
-        if kept is None or kept.images.shape[1:] != new.images.shape[1:]:
-            kept = new.first(self.size)
-            self._kept = Sample(kept.images.clone(), kept.answered.clone(), _source(kept).clone())
-            return
-        room = min(self.size - len(kept), len(new))
-        if room:
-            self._kept = kept = Sample(
-                torch.cat([kept.images, new.images[:room]]),
-                torch.cat([kept.answered, new.answered[:room]]),
-                torch.cat([_source(kept), _source(new)[:room]]),
-            )
-        rest = min(len(new) - room, len(kept))
-        if rest:
-            places = torch.tensor(self._draw.sample(range(len(kept)), rest)).to(kept.images.device, non_blocking=True)
-            end = room + rest
-            kept.images[places] = new.images[room:end]
-            kept.answered[places] = new.answered[room:end]
-            _source(kept)[places] = _source(new)[room:end]
+    def remember(self, new: Compared) -> None:
+        """Take images in; images of another shape replace everything."""
+        if self._kept and self._kept[0][0].shape != new.images.shape[1:]:
+            self.clear()
+        for image, source in zip(new.images, new.source, strict=True):
+            row = image.clone(), source.clone()  # a view would keep the whole batch alive that it came with
+            if len(self._kept) < self.size:
+                self._kept.append(row)
+            else:
+                self._kept[self._draw.randrange(self.size)] = row
 
-    def draw(self, number: int) -> Sample:
+    def draw(self, number: int) -> Compared:
         """A random part of it, in random order."""
-        kept = self._kept
-        assert kept is not None
-        chosen = self._draw.sample(range(len(kept)), min(number, len(kept)))
-        places = torch.tensor(chosen).to(kept.images.device, non_blocking=True)
-        return Sample(kept.images[places], kept.answered[places], _source(kept)[places])
+        chosen = self._draw.sample(self._kept, number)
+        return Compared(torch.stack([image for image, _ in chosen]), torch.stack([source for _, source in chosen]))
 
     def clear(self) -> None:
-        self._kept = None
-
-
-def _source(sample: Sample) -> Tensor:
-    assert sample.source is not None
-    return sample.source
+        self._kept.clear()

@@ -17,7 +17,7 @@ from wildtta.guard.audit import Audit
 from wildtta.guard.evidence import lost_spread, probabilities
 from wildtta.guard.judge import Decision, Judge, Look
 from wildtta.guard.ladder import Ladder, Rung
-from wildtta.guard.memory import Memory, Queue, Sample
+from wildtta.guard.memory import Compared, Memory, Queue
 from wildtta.guard.scaling import scaled_step
 from wildtta.guard.shadow import Shadow
 from wildtta.guard.snapshots import Snapshots
@@ -123,23 +123,19 @@ class Watch:
 
     def _look(self, engine: Engine) -> None:
         """Compare on the queue's images and on a part of the memory; everything stays on the device."""
-        fresh = self._queue.take()
-        fresh.source = probabilities(self._shadow.logits(fresh.images, engine.precision))
-        known, present = fresh, fresh.answered
-        if len(self._memory) >= self.guard.sample // 2:
+        fresh = self._queue.take(self.guard.sample)
+        source, answered = probabilities(self._shadow.logits(fresh.images, engine.precision)), fresh.answered
+        self._pending = [lost_spread(source, answered), torch.stack([source.argmax(1), answered.argmax(1)])]
+        if len(self._memory) >= 2 * self.guard.sample:
             known = self._memory.draw(self.guard.sample)
             present = probabilities(engine.method.predicted(engine, known.images).logits)
-        self._pending = [
-            lost_spread(fresh.source, fresh.answered),
-            lost_spread(_source(known), present),
-            torch.stack([_source(fresh).argmax(1), fresh.answered.argmax(1)]),
-            torch.stack([_source(known).argmax(1), present.argmax(1)]),
-            engine.distance(),
-            lost_spread(known.answered, present),
-        ]
+            answers = torch.stack([known.source.argmax(1), present.argmax(1)])
+            self._pending += [lost_spread(known.source, present), answers]
+        self._pending.append(engine.distance())
         if not self.judge.suspicious:
             # What is suspected must not push out what it is judged by.
-            self._memory.remember(fresh.first(max(1, self.guard.memory // _LOOKS_REMEMBERED)))
+            part = slice(max(1, self.guard.memory // _LOOKS_REMEMBERED))
+            self._memory.remember(Compared(fresh.images[part], source[part]))
 
     def _finish_look(self, engine: Engine) -> None:
         """Read the numbers of the last look, judge them, act."""
@@ -148,7 +144,9 @@ class Watch:
         sizes = [part.numel() for part in self._pending]
         numbers = torch.cat([part.reshape(-1).double() for part in self._pending]).tolist()
         self._pending = []
-        fresh, remembered, new, old, distance, forgotten = _split(numbers, sizes)
+        parts = _split(numbers, sizes)
+        fresh, new, distance = parts[0], parts[1], parts[-1]
+        remembered, old = (parts[2], parts[3]) if len(parts) > 3 else ([], [])
         source, adapted = _halves(new)
         further = _halves(old)
         look = Look(
@@ -158,7 +156,6 @@ class Watch:
             adapted=adapted + further[1],
             disagreement=sum(s != a for s, a in zip(source, adapted, strict=True)) / len(source),
             distance=distance[0],
-            forgotten=forgotten,
             top_share=max(map(adapted.count, adapted)) / len(adapted),
             source_top_share=max(map(source.count, source)) / len(source),
         )
@@ -221,15 +218,9 @@ class Watch:
             "top_share": look.top_share,
             "source_top_share": look.source_top_share,
             "distance": look.distance,
-            "forgotten": _mean(look.forgotten),
             "lost_spread": _mean(look.fresh),
             "lost_spread_memory": _mean(look.remembered),
         }
-
-
-def _source(sample: Sample) -> Tensor:
-    assert sample.source is not None
-    return sample.source
 
 
 def _split(numbers: list[float], sizes: list[int]) -> list[list[float]]:
