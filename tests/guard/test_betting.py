@@ -61,7 +61,7 @@ def test_the_mean_of_wealths() -> None:
     assert math.exp(log_mean_wealth(bettors)) == pytest.approx(4.0)
 
 
-def test_the_suspect_is_the_class_that_gained_most_against_twice_the_source() -> None:
+def test_the_suspect_is_the_class_that_gained_most() -> None:
     """Compared with counting with fading weights in the plain way."""
     rng = np.random.default_rng(2)
     source, adapted = rng.integers(0, 12, 3000), rng.integers(0, 12, 3000)
@@ -69,15 +69,15 @@ def test_the_suspect_is_the_class_that_gained_most_against_twice_the_source() ->
     gains = Gains()
     for s, a in zip(source.tolist(), adapted.tolist(), strict=True):
         gains.follow(s, a)
-    fading = np.exp(-np.arange(3000)[::-1] / 64)
-    plain = [fading[adapted == c].sum() - 2 * fading[source == c].sum() for c in range(12)]
+    fading = np.exp(-np.arange(3000)[::-1] / 128)
+    plain = [fading[adapted == c].sum() - fading[source == c].sum() for c in range(12)]
     assert gains.suspect == int(np.argmax(plain)) == 7
 
 
 def _look(rng: np.random.Generator, *, lost: float, one_class: float = 0.0) -> Look:
     source = rng.integers(0, 20, 64)
     adapted = np.where(rng.random(64) < one_class, 3, source)
-    pairs = [rng.normal(lost, 0.3, size=16).clip(-1, 1).tolist() for _ in range(3)]
+    pairs = [rng.normal(lost, 0.3, size=16).clip(-1, 1).tolist() for _ in range(2)]
     return Look(*pairs, source=source.tolist(), adapted=adapted.tolist())
 
 
@@ -95,8 +95,12 @@ def test_under_the_null_the_judge_keeps_its_bound_over_ten_thousand_looks() -> N
 def test_harm_is_seen_within_a_few_looks(harm: dict[str, float]) -> None:
     rng, judge = np.random.default_rng(0), Judge(Ladder(0.01))
     for _ in range(100):
+        judge.images += 320
         assert judge.see(_look(rng, lost=-0.1), can_return=True) is None
-    actions = [judge.see(_look(rng, **harm), can_return=True) for _ in range(8)]
+    actions = []
+    for _ in range(8):
+        judge.images += 320
+        actions.append(judge.see(_look(rng, **harm), can_return=True))
     assert any(decision is not None for decision in actions)
 
 

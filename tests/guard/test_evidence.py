@@ -33,5 +33,5 @@ def test_logits_that_are_not_finite_have_no_spread() -> None:
 
 
 def test_takeover_and_correctness() -> None:
-    assert [taken_over(s, a, 5) for s, a in ((1, 5), (5, 5), (5, 2), (1, 2))] == [0.5, -0.5, -1.0, 0.0]
+    assert [taken_over(s, a, 5) for s, a in ((1, 5), (5, 5), (5, 2), (1, 2))] == [1.0, 0.0, -1.0, 0.0]
     assert correctness_lost([1, 1, 2, 2], [1, 3, 3, 2], [1, 1, 3, 0]) == [0.0, 1.0, -1.0, 0.0]

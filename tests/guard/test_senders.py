@@ -28,7 +28,7 @@ def test_a_sender_is_admitted_up_to_its_share_of_every_window() -> None:
 def test_what_is_beyond_the_share_is_answered_and_not_learned_from() -> None:
     model = wildtta.adapt(build("gn_resnet"), "tent", lr=0.01, guard=wildtta.Guard(sender_share=16 / WINDOW))
     plain = wildtta.adapt(build("gn_resnet"), "tent", lr=0.01)
-    first, second, third = batches(16, 3)
+    first, second, third = batches("gn_resnet", 3, 16)
     with model.senders(["one"] * 16):
         torch.testing.assert_close(model(first), plain(first))
         weights = model.engine.learnables.vector()
@@ -49,7 +49,7 @@ def test_what_is_beyond_the_share_is_answered_and_not_learned_from() -> None:
 
 def test_senders_belong_to_the_thread_that_names_them() -> None:
     model = wildtta.adapt(build("gn_resnet"), "tent")
-    batch = batches(4, 1)[0]
+    batch = batches("gn_resnet", 1, 4)[0]
     errors: list[Exception] = []
 
     def other() -> None:

@@ -25,21 +25,21 @@ SMALL = wildtta.Guard(shadow=0.5, sample=8, memory=16)
 @pytest.fixture(scope="module")
 def noisy() -> tuple[Tensor, Tensor]:
     """Glyphs under impulse noise, shuffled: what Tent with a large step collapses on."""
-    glyphs = Glyphs(1536)
-    order = np.random.default_rng(0).permutation(1536)
+    glyphs = Glyphs(2560)
+    order = np.random.default_rng(0).permutation(2560)
     images = corrupt(glyphs.images(order), "impulse_noise", 5, index=order)
     return normalise(images), torch.from_numpy(glyphs.labels[order])
 
 
-def test_a_collapse_is_stopped(noisy: tuple[Tensor, Tensor], tmp_path: Path) -> None:
+def test_a_collapse_is_stopped_unless_the_guard_only_watches(noisy: tuple[Tensor, Tensor], tmp_path: Path) -> None:
     images, labels = noisy
     source = network("resnet_gn")
     with torch.no_grad():
         none = torch.cat([source(batch).argmax(1) for batch in images.split(64)])
     answers: dict[bool, Tensor] = {}
     for guarded in (False, True):
-        guard = wildtta.Guard(audit=tmp_path / "audit.jsonl") if guarded else None
-        model = wildtta.adapt(network("resnet_gn"), "tent", lr=30 * 2.5e-4, guard=guard)
+        guard = wildtta.Guard(shadow=0.5, act=guarded, audit=tmp_path / f"{guarded}.jsonl")
+        model = wildtta.adapt(network("resnet_gn"), "tent", lr=20 * 2.5e-4, guard=guard)
         answers[guarded] = torch.cat([model(batch).argmax(1) for batch in images.split(64)])
     last = slice(-256, None)
     share = {key: float(value[last].bincount().max()) / 256 for key, value in answers.items()}
@@ -48,18 +48,21 @@ def test_a_collapse_is_stopped(noisy: tuple[Tensor, Tensor], tmp_path: Path) -> 
     assert right[False] < 0.5 * float((none == labels)[last].float().mean())
     assert share[True] < 0.25
     assert right[True] > 0.8 * float((none == labels)[last].float().mean())
-    lines = read_audit(tmp_path / "audit.jsonl")
-    assert is_audit(tmp_path / "audit.jsonl")
+    lines = read_audit(tmp_path / "True.jsonl")
+    assert is_audit(tmp_path / "True.jsonl")
     assert lines[0]["kind"] == "start"
     decisions = [line for line in lines if line["kind"] == "decision"]
     assert decisions[0]["evidence"] >= 100
     assert decisions[0]["because"] == "takeover"
+    watched = [line for line in read_audit(tmp_path / "False.jsonl") if line["kind"] == "decision"]
+    assert watched[0]["look"] == decisions[0]["look"]
+    assert not watched[0]["acted"]
 
 
 def test_a_guard_that_never_acts_changes_no_number() -> None:
     guarded = wildtta.adapt(build("gn_resnet"), "sar2", guard=SMALL)
     plain = wildtta.adapt(build("gn_resnet"), "sar2")
-    for batch in batches(8, 12):
+    for batch in batches("gn_resnet", 12, 8):
         torch.testing.assert_close(guarded(batch), plain(batch), rtol=0, atol=0)
     assert guarded.guard.judge.looks > 3
     assert not guarded.guard.decisions
@@ -69,7 +72,7 @@ def test_looks_compare_with_the_network_as_it_was() -> None:
     """After learning, the shadow still answers what the untouched network answers, and shares its frozen weights."""
     untouched = build("gn_resnet")
     model = wildtta.adapt(copy.deepcopy(untouched), "tent", lr=0.1, guard=SMALL)
-    stream = batches(8, 6)
+    stream = batches("gn_resnet", 6, 8)
     for batch in stream:
         model(batch)
     shadow = model.guard._shadow
@@ -94,15 +97,15 @@ def _force(model: wildtta.Adapter, monkeypatch: pytest.MonkeyPatch, action: Rung
 @pytest.mark.parametrize("method", ["tent", "sar2", "cotta", "rotta"])
 def test_going_back_to_a_snapshot_is_exact_and_keeps_the_counters(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = wildtta.adapt(build("gn_resnet"), method, lr=0.01, guard=SMALL)
-    for batch in batches(8, 8):
-        model(batch)
     watch = model.guard
-    snapshot = watch._snapshots.before(watch.judge.looks - 2)
+    for batch in batches("gn_resnet", 4, 512):
+        model(batch)
+    snapshot = watch._snapshots.before(watch.judge.images - 1280)
     assert snapshot is not None
     wanted = {name: value.clone() for name, value in snapshot.memory.items()}
     _force(model, monkeypatch, Rung.SNAPSHOT)
     forwards = model.cost.forwards
-    for batch in batches(8, 12):
+    for batch in batches("gn_resnet", 12, 8, seed=1):
         model(batch)
         if watch.decisions:
             break
@@ -118,7 +121,7 @@ def test_going_back_to_the_source_is_exact(monkeypatch: pytest.MonkeyPatch) -> N
     untouched = build("gn_resnet")
     model = wildtta.adapt(copy.deepcopy(untouched), "tent", lr=0.05, guard=SMALL)
     _force(model, monkeypatch, Rung.SOURCE)
-    stream = batches(8, 30)
+    stream = batches("gn_resnet", 30, 8)
     for batch in stream:
         model(batch)
     assert model.guard.decisions
@@ -127,7 +130,7 @@ def test_going_back_to_the_source_is_exact(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_slow_is_a_quarter_of_the_step() -> None:
-    batch = batches(8, 1)[0]
+    batch = batches("gn_resnet", 1, 8)[0]
     moves = []
     for rung in (Rung.LEARN, Rung.SLOW, Rung.PAUSE):
         model = wildtta.adapt(build("gn_resnet"), "tent", lr=0.01, guard=SMALL)
@@ -135,25 +138,13 @@ def test_slow_is_a_quarter_of_the_step() -> None:
         before = model.engine.learnables.vector()
         model(batch)
         moves.append(model.engine.learnables.vector() - before)
-    torch.testing.assert_close(moves[1], moves[0] / 4, rtol=1e-4, atol=1e-8)
+    torch.testing.assert_close(moves[1], moves[0] / 4, rtol=1e-4, atol=1e-7)
     assert moves[2].abs().max() == 0
-
-
-def test_watching_without_acting(noisy: tuple[Tensor, Tensor]) -> None:
-    images, _ = noisy
-    both = []
-    for guard in (None, wildtta.Guard(act=False, sample=16, shadow=0.5)):
-        model = wildtta.adapt(network("resnet_gn"), "tent", lr=30 * 2.5e-4, guard=guard)
-        for batch in images[:1024].split(64):
-            answer = model(batch)
-        both.append(answer)
-    assert model.guard.decisions
-    torch.testing.assert_close(both[0], both[1], rtol=0, atol=0)
 
 
 def test_labels_reach_the_judge() -> None:
     model = wildtta.adapt(build("gn_resnet"), "tent", lr=0.01, guard=SMALL)
-    images = batches(64, 1)[0]
+    images = batches("gn_resnet", 1, 64)[0]
     right = model.guard._shadow.logits(images, None).argmax(1)
     with torch.no_grad():
         model.engine.learnables.parameters[0].mul_(-3)
@@ -166,7 +157,7 @@ def test_labels_reach_the_judge() -> None:
 
 def test_last_tells_share_inequity_distance_and_disagreement() -> None:
     model = wildtta.adapt(build("gn_resnet"), "sar2", guard=SMALL)
-    answers = [model(batch).argmax(1) for batch in batches(8, 10)]
+    answers = [model(batch).argmax(1) for batch in batches("gn_resnet", 10, 8)]
     last = model.last
     counts = torch.cat(answers).bincount(minlength=CLASSES)
     assert float(last.top_share) == pytest.approx(float(counts.max() / counts.sum()))
@@ -192,10 +183,10 @@ def test_the_batchs_own_inequity_rises_when_one_class_floods_it() -> None:
 
 def test_a_network_that_moves_takes_the_shadow_along() -> None:
     model = wildtta.adapt(build("gn_resnet"), "tent", guard=SMALL)
-    for batch in batches(8, 4):
+    for batch in batches("gn_resnet", 4, 8):
         model(batch)
     model.double()
-    for batch in batches(8, 6):
+    for batch in batches("gn_resnet", 6, 8):
         model(batch.double())
     assert model.guard.last_look is not None
     model.reset()
@@ -230,7 +221,7 @@ def test_metrics_for_prometheus() -> None:
     registry = client.CollectorRegistry()
     guard = wildtta.Guard(shadow=0.5, sample=8, memory=16, registry=registry, name="camera")
     model = wildtta.adapt(build("gn_resnet"), "tent", guard=guard)
-    for batch in batches(8, 10):
+    for batch in batches("gn_resnet", 10, 8):
         model(batch)
     looks = registry.get_sample_value("wildtta_guard_looks_total", {"model": "camera"})
     assert looks == model.guard.judge.looks > 0

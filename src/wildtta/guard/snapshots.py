@@ -12,17 +12,17 @@ from wildtta.step.engine import COUNTERS, Engine
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What learning had changed at one look: the learned parameters and the method's state, without its counters."""
+    """What learning had changed when the guard had seen so many images: the learned parameters and the method's state, without its counters."""
 
-    look: int
+    images: int
     parameters: Tensor | None
     memory: dict[str, Tensor]
     gate_open: bool
 
     @classmethod
-    def of(cls, engine: Engine, look: int) -> Snapshot:
+    def of(cls, engine: Engine, images: int) -> Snapshot:
         memory = {name: value.clone() for name, value in engine.memory.items() if name not in COUNTERS}
-        return cls(look, engine.learnables.vector() if engine.learns else None, memory, engine.gate_open)
+        return cls(images, engine.learnables.vector() if engine.learns else None, memory, engine.gate_open)
 
     def restore(self, engine: Engine) -> None:
         """In place, so that recorded CUDA graphs stay valid."""
@@ -34,21 +34,24 @@ class Snapshot:
 
 
 class Snapshots:
-    """The last few healthy ones."""
+    """The last few healthy ones, some way apart."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, apart: int) -> None:
         self._kept: deque[Snapshot] = deque(maxlen=most)
+        self._apart = apart
 
-    def keep(self, engine: Engine, look: int) -> None:
-        self._kept.append(Snapshot.of(engine, look))
+    def keep(self, engine: Engine, images: int) -> None:
+        """One more, unless the last was taken fewer than ``apart`` images ago."""
+        if not self._kept or images - self._kept[-1].images >= self._apart:
+            self._kept.append(Snapshot.of(engine, images))
 
-    def before(self, look: int) -> Snapshot | None:
-        """The newest that was taken at ``look`` or earlier."""
-        return next((snapshot for snapshot in reversed(self._kept) if snapshot.look <= look), None)
+    def before(self, images: int) -> Snapshot | None:
+        """The newest that was taken by then."""
+        return next((snapshot for snapshot in reversed(self._kept) if snapshot.images <= images), None)
 
-    def drop_after(self, look: int) -> None:
+    def drop_after(self, images: int) -> None:
         """Forget those that may hold what went wrong."""
-        kept = [snapshot for snapshot in self._kept if snapshot.look <= look]
+        kept = [snapshot for snapshot in self._kept if snapshot.images <= images]
         self._kept.clear()
         self._kept.extend(kept)
 

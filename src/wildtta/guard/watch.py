@@ -20,7 +20,7 @@ from wildtta.guard.ladder import Ladder, Rung
 from wildtta.guard.memory import Compared, Memory, Queue
 from wildtta.guard.scaling import scaled_step
 from wildtta.guard.shadow import Shadow
-from wildtta.guard.snapshots import Snapshots
+from wildtta.guard.snapshots import Snapshot, Snapshots
 from wildtta.step.engine import Engine
 from wildtta.step.report import Answer
 
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from wildtta.guard.guard import Guard
 
 _SLOW = 0.25
-_LAG = 2
-"""Looks by which suspicion may follow what caused it."""
+_LAG = 1280
+"""Images by which suspicion may follow what caused it."""
+_SNAPSHOTS, _APART = 4, 640
 _LOOKS_REMEMBERED = 32
 """Looks until the memory has been replaced once: 10,000 images with the default."""
 _CLOSER = 8.0
@@ -49,7 +50,7 @@ class Watch:
         self._shadow = Shadow(network, learning)
         self._queue = Queue(guard.shadow, draw)
         self._memory = Memory(guard.memory, draw)
-        self._snapshots = Snapshots(2 + _LAG)
+        self._snapshots = Snapshots(_SNAPSHOTS, _APART)
         self._pending: list[Tensor] = []
         self._suspected_since: int | None = None
         self._audit = None if guard.audit is None else Audit(guard.audit)
@@ -171,15 +172,15 @@ class Watch:
     def _follow_suspicion(self, engine: Engine) -> None:
         judge = self.judge
         if judge.suspicious:
-            self._suspected_since = self._suspected_since or judge.looks
+            self._suspected_since = self._suspected_since or judge.images
             return
         self._suspected_since = None
         if judge.ladder.rung == Rung.LEARN:
-            self._snapshots.keep(engine, judge.looks)
+            self._snapshots.keep(engine, judge.images)
 
-    def _refuge(self) -> object | None:
+    def _refuge(self) -> Snapshot | None:
         """The snapshot to go back to: the newest that is older than what is suspected."""
-        return self._snapshots.before((self._suspected_since or self.judge.looks) - _LAG)
+        return self._snapshots.before((self._suspected_since or self.judge.images) - _LAG)
 
     # -- acting ----------------------------------------------------------------------------------------------------------
 
@@ -197,12 +198,11 @@ class Watch:
             )
         if not self.guard.act:
             return
-        since = (self._suspected_since or decision.look) - _LAG
         if decision.action == Rung.SNAPSHOT:
-            snapshot = self._snapshots.before(since)
+            snapshot = self._refuge()
             assert snapshot is not None
             snapshot.restore(engine)
-            self._snapshots.drop_after(snapshot.look)
+            self._snapshots.drop_after(snapshot.images)
         elif decision.action == Rung.SOURCE:
             engine.restart()
             self._snapshots.clear()
