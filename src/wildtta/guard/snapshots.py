@@ -12,7 +12,7 @@ from wildtta.step.engine import COUNTERS, Engine
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What learning had changed when the guard had seen so many images: the learned parameters and the method's state, without its counters."""
+    """What learning had changed after so many images: the learned parameters and the method's state without its counters."""
 
     images: int
     parameters: Tensor | None

@@ -84,7 +84,9 @@ class Steady(SAR2):
     gradient_bound: float | None = option(
         "longest gradient, in units of the source weights' norm; None: no bound", 0.045, within=POSITIVE
     )
-    source_pull: float | None = option("share of the way back to the source per 64 samples; None: off", 0.04, within=SHARE)
+    source_pull: float | None = option(
+        "share of the way back to the source per 64 samples; None: off", 0.04, within=SHARE
+    )
     class_cap: float | None = option(
         "most that one predicted class may weigh in the entropy term, in units of 1/C; None: no cap",
         10.0,
