@@ -35,6 +35,7 @@ from wildtta.metrics.collapse import collapsed
 from wildtta.streams import Domain, Stream, build
 
 WINDOW = 1000
+PIECE = 400
 SCENARIOS = ("mild", "label_shift", "continual", "continual_label_shift", "mixed")
 Row = dict[str, Any]
 Array = npt.NDArray[Any]
@@ -80,6 +81,31 @@ def fall(adapted: Array, none: Array, until: int) -> float:
     return float(100 * (gap[ends] - gap[np.maximum(ends - WINDOW, 0)]).max() / WINDOW) if len(ends) else 0.0
 
 
+def curve(right: Array) -> list[float]:
+    """Accuracy of each piece of 400 images, in percent."""
+    whole = len(right) // PIECE * PIECE
+    return [round(100 * float(piece.mean()), 2) for piece in right[:whole].reshape(-1, PIECE)]
+
+
+def draw_curves(row: Row, path: Path) -> None:
+    """Accuracy along the stream, with a line where the guard first raised an alarm."""
+    from wildtta.report.chart import Line, LineChart
+    from wildtta.report.drawing import draw, standalone
+
+    lines = [
+        Line(label=label, x=[PIECE * (k + 1) for k in range(len(values))], y=values, dashed=label == "not adapted")
+        for label, values in row["curves"].items()
+    ]
+    first = row["guarded"]["first_alarm"]
+    if first is not None:
+        top = max(max(values) for values in row["curves"].values())
+        lines.append(Line(label=f"first alarm, after {first:,} images", x=[first, first], y=[0, top], dashed=True))
+    chart = LineChart(
+        title="A collapse, and the same with a guard", x_label="images", y_label="accuracy, %", lines=lines
+    )
+    path.write_text(standalone(draw(chart)), encoding="utf-8")
+
+
 def run_stream(pool: Pool, scenario: str, corruptions: list[str], args: argparse.Namespace, seed: int) -> Row:
     options = {"draws": args.draws} if "label_shift" in scenario else {}
     domains = [Domain(name, args.severity) for name in corruptions]
@@ -100,6 +126,7 @@ def run_stream(pool: Pool, scenario: str, corruptions: list[str], args: argparse
     none = batches.not_adapted() == truth
     row: Row = {"scenario": scenario, "corruptions": corruptions, "seed": seed, "images": len(truth)}
     row["none"] = 100 * float(none.mean())
+    row["curves"] = {"not adapted": curve(none)}
     for name, guard in (("plain", None), ("guarded", wildtta.Guard(audit=args.audit, seed=seed))):
         if name == "plain" and args.guarded_only:
             continue
@@ -111,6 +138,7 @@ def run_stream(pool: Pool, scenario: str, corruptions: list[str], args: argparse
         counts = np.bincount(given[last])
         top = float(counts.max() / counts.sum())
         true = float((truth[last] == counts.argmax()).mean())
+        row["curves"][f"{args.method}{', guard' if guard else ''}"] = curve(right)
         row[name] = {
             "accuracy": 100 * float(right.mean()),
             "top_share": 100 * top,
@@ -170,6 +198,8 @@ def streams(args: argparse.Namespace, say: Callable[[Row], None]) -> None:
             for seed in args.seeds:
                 began = time.perf_counter()
                 row = run_stream(pool, scenario, corruptions, args, seed)
+                if args.picture is not None:
+                    draw_curves(row, args.picture)
                 say({"network": args.network, "method": args.method, **row, "s": round(time.perf_counter() - began, 1)})
 
 
@@ -221,6 +251,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--guarded-only", action="store_true")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--audit", type=Path)
+    parser.add_argument("--picture", type=Path, help="draw accuracy along the last stream as an SVG")
     parser.add_argument("--looks", type=Path, help="append what every look saw, one line each")
     parser.add_argument("--json", type=Path, help="append one line per row")
     args = parser.parse_args(argv)

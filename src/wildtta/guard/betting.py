@@ -24,6 +24,8 @@ _MOST = 0.9
 _WINDOW = 64
 """Observations in the moving averages."""
 _FIRST_VARIANCE = 0.1
+_LEAST_SUSPICION = 0.03
+"""A moving average so small says nothing, whatever the margin."""
 
 
 @dataclass
@@ -56,7 +58,7 @@ class Bettor:
     @property
     def suspects(self) -> bool:
         """Whether the latest observations come close to speaking against the null."""
-        return self.mean > self.margin / 2
+        return self.mean > max(self.margin / 2, _LEAST_SUSPICION)
 
     def restart(self) -> None:
         """A new wealth of 1; what was learned about the observations stays."""

@@ -98,7 +98,8 @@ class Engine:
         """‖θ − θ₀‖ / ‖θ₀‖, NaN where nothing learns."""
         if self.source is None:
             return torch.full((), torch.nan)
-        return (self.learnables.vector() - self.source).norm() / self.source.norm().clamp(min=1e-12)
+        moved: Tensor = (self.learnables.vector() - self.source).norm()
+        return moved / self.source.norm().clamp(min=1e-12)
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
