@@ -6,9 +6,8 @@ import math
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from wildtta.cli import app
+from wildtta.cli.report import report
 from wildtta.guard.audit import Audit, is_audit, read_audit
 from wildtta.report.audits import audit_section
 
@@ -36,8 +35,7 @@ def test_the_section_shows_evidence_and_decisions(audit: Path) -> None:
 
 
 def test_wildtta_report_draws_it(audit: Path, tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["report", str(audit), "--out", str(tmp_path / "out")])
-    assert result.exit_code == 0, result.output
+    report([audit], out=tmp_path / "out")
     page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
     assert "What the guard did" in page
     assert "takeover" in page
