@@ -29,7 +29,7 @@ from wildtta.methods.roid import ROID
 from wildtta.methods.rotta import RoTTA
 from wildtta.methods.sar import SAR
 from wildtta.methods.sar2.method import SAR2, SAR2Efficient
-from wildtta.methods.steady import Steady
+from wildtta.methods.steady.method import Steady
 from wildtta.methods.tent import InfoMax, Tent
 from wildtta.methods.ttt.method import TTT
 from wildtta.methods.zerosiam import ZeroSiam

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from wildtta.bench import MULTI_DOMAIN, Cell
-from wildtta.cli.launching import Launch, one_line_errors, pairs, print_rows, runs_cells
+from wildtta.cli.launching import Launch, exit_code, one_line_errors, pairs, print_rows, runs_cells
 from wildtta.data import CORRUPTIONS
 
 Names = list[str] | None
@@ -78,4 +78,4 @@ def run(
         ]
         outcome = launch(cells, journal=journal)
         print_rows(outcome.rows)
-    raise typer.Exit(outcome.failed > 0)
+    raise typer.Exit(exit_code(outcome))

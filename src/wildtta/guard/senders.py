@@ -33,9 +33,9 @@ class Quotas:
         self._window: deque[Hashable] = deque()
         self._learned: Counter[Hashable] = Counter()
 
-    def __deepcopy__(self, memo: dict[int, object]) -> Quotas:
-        """A copied adapter starts with nothing learned from anybody."""
-        return Quotas(self.most)
+    def __reduce__(self) -> tuple[type[Quotas], tuple[float]]:
+        """A copied or pickled adapter starts with nothing learned from anybody."""
+        return Quotas, (self.most,)
 
     @contextlib.contextmanager
     def of(self, senders: Sequence[Hashable]) -> Iterator[None]:
@@ -46,7 +46,9 @@ class Quotas:
         finally:
             self._present.reset(before)
 
-    def answer(self, engine: Engine, images: Tensor, learn: Callable[[Tensor], Answer]) -> Answer:
+    def answer(
+        self, engine: Engine, images: Tensor, learn: Callable[[Tensor], Answer], predict: Callable[[Tensor], Answer]
+    ) -> Answer:
         """Learn from what the quotas admit, answer everything."""
         senders = self._present.get()
         if senders is None:
@@ -58,9 +60,9 @@ class Quotas:
             return learn(images)
         others = sorted(set(range(len(images))).difference(admitted))
         if not admitted:
-            return engine.method.predict(engine, images)
+            return predict(images)
         first, second = (torch.tensor(places).to(images.device) for places in (admitted, others))
-        rest = engine.method.predict(engine, images[second])
+        rest = predict(images[second])
         with scaled_step(engine, len(admitted) / len(images)):
             learned = learn(images[first])
         return merged(learned, rest, first, second)

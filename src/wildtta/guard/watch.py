@@ -60,11 +60,13 @@ class Watch:
 
     # -- around a batch --------------------------------------------------------------------------------------------------
 
-    def answer(self, engine: Engine, images: Tensor, learn: Callable[[Tensor], Answer]) -> Answer:
+    def answer(
+        self, engine: Engine, images: Tensor, learn: Callable[[Tensor], Answer], predict: Callable[[Tensor], Answer]
+    ) -> Answer:
         """Answer a batch by ``learn``, as far as the present rung lets it, and look at the answer."""
         scale = self.step_scale
         if scale == 0:
-            answer = engine.method.predict(engine, images)
+            answer = predict(images)
         else:
             with scaled_step(engine, scale):
                 answer = learn(images)

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from wildtta.network.levels import levels
+from wildtta.network.output import logits_of, with_logits
 from wildtta.step.engine import Engine
 from wildtta.step.optimizers import momentum_update
 from wildtta.step.precision import losses_in_full_precision
@@ -102,7 +104,8 @@ class Prediction:
 
     output: Output
     selection: Selection
-    finite: Tensor
+    usable: Tensor
+    """Which samples may be learned from, [B]: those that are finite, with a finite answer."""
     gate: Tensor | None
     """Whether the method may learn yet (a boolean on the device); None: always."""
 
@@ -120,6 +123,10 @@ def online_step(method: GradientMethod, engine: Engine, images: Tensor) -> Answe
 
 
 def _one_update(method: GradientMethod, engine: Engine, images: Tensor) -> Answer:
+    if method.resting(engine):
+        seen = predict(method, engine, images, grad=False)
+        with losses_in_full_precision(images.device):
+            return _finish(method, engine, seen, Gradient.none(engine), len(images), 0)
     selective = learns_on_selected(method, engine)
     keep_graph = not selective or (engine.share or 0.0) > KEEP_GRAPH_ABOVE
     seen = predict(method, engine, images, grad=keep_graph)
@@ -135,7 +142,7 @@ def _one_update(method: GradientMethod, engine: Engine, images: Tensor) -> Answe
         exact = seen.selection.candidates is None
         positions = seen.selection.candidates
         if positions is None:
-            positions = seen.selection.mask.nonzero().squeeze(1)  # the one read: how many are selected
+            positions = engine.positions(seen.selection.mask)  # the one read: how many are selected
         number = len(positions)
         engine.share = number / len(images)
         if not keep_graph or number == 0:
@@ -151,12 +158,21 @@ def learns_on_selected(method: GradientMethod, engine: Engine) -> bool:
 
 
 def predict(method: GradientMethod, engine: Engine, images: Tensor, *, grad: bool) -> Prediction:
-    """The first half: predict and select."""
-    output = engine.forward(images, grad=grad)
+    """The first half: predict and select.
+
+    An image that is not finite is passed as zeros, is not selected, and has NaN for an answer: its gradient is then 0 and
+    not NaN, and the others are learned from. Nothing is read for that.
+    """
+    finite = torch.isfinite(levels(images))
+    shape = [-1, *[1] * (images.dim() - 1)]
+    output = engine.forward(images.masked_fill(~finite.view(shape), 0.0), grad=grad)
+    logits = logits_of(output.raw).detach()
+    output.raw = with_logits(output.raw, logits.masked_fill(~finite[:, None], math.nan))
+    output.usable = finite & torch.isfinite(logits).all(1)
     with losses_in_full_precision(images.device):
         selection = method.select(engine, output)
-        finite = torch.isfinite(images).all() & torch.isfinite(output.logits.detach()).all()
-        return Prediction(output, selection, finite, method.gate(engine, output, selection))
+        selection.mask = output.usable if selection.mask is None else selection.mask & output.usable
+        return Prediction(output, selection, output.usable, method.gate(engine, output, selection))
 
 
 def learn_from_batch(method: GradientMethod, engine: Engine, seen: Prediction) -> Answer:
@@ -186,6 +202,7 @@ def _finish(
 ) -> Answer:
     """Update, recover, remember, report; ``forwards`` and ``backwards`` count the samples passed. All on the device."""
     memory, learnables, last = engine.memory, engine.learnables, found.last
+    output = method.answered(engine, seen.output)
     theta = learnables.vector()
     gradient = found.value if last is None else method.adjusted(engine, found.value, theta)
     direction, momentum = momentum_update(
@@ -193,7 +210,8 @@ def _finish(
     )
     updated = method.updated(engine, theta - engine.lr * direction)
 
-    sound = seen.finite & torch.isfinite(updated).all() & torch.isfinite(gradient).all()
+    usable = seen.usable.any() if method.leaves_out else seen.usable.all()
+    sound = usable & torch.isfinite(updated).all() & torch.isfinite(gradient).all()
     selected = torch.zeros((), dtype=torch.int64, device=engine.device) if last is None else last.selected
     if last is not None:
         sound = sound & torch.isfinite(last.total.detach())
@@ -211,11 +229,11 @@ def _finish(
     method.remember(engine, seen.output, seen.selection, sound)
     if trigger is not None:
         method.recovered(engine, trigger)
-    answer = _report(method, engine, seen, found, sound, learns, forwards, backwards)
+    report = _report(method, engine, seen, found, sound, learns, forwards, backwards)
     engine.host_steps += 1
     if not engine.fixed_shapes:
         method.maintain(engine)
-    return answer
+    return Answer(output, report)
 
 
 def _recover(
@@ -249,11 +267,12 @@ def _report(
     learns: Tensor,
     forwards: int,
     backwards: int,
-) -> Answer:
+) -> StepReport:
     """Counters and the report. The paper counts a selected sample once more in each pass that learns."""
     number, device, selection, first = len(seen.output.logits), engine.device, seen.selection, found.first
     report = StepReport.of_prediction(seen.output, engine)
     everything = torch.full((), number, device=device)
+    report.entropies = report.entropies.masked_fill(~seen.usable, math.nan)
     report.selected = everything if selection.mask is None else selection.mask.sum()
     counted = everything if method.wants_whole_batch else report.selected
     if first is None:
@@ -266,6 +285,8 @@ def _report(
     report.computed_backwards = torch.as_tensor(backwards + selection.further_backwards)
     engine.count(
         skipped=~sound,
+        learned=learns & (torch.as_tensor(found.first_norm, device=device) > 0),
+        left_out=(~seen.usable).sum(),
         forwards=report.forwards,
         backwards=report.backwards,
         computed_forwards=report.computed_forwards,
@@ -282,4 +303,4 @@ def _report(
         report.used_inequity = None if first.inequity is None else first.inequity.detach()
     for name, value in engine.observed().items():
         setattr(report, name, value.clone())
-    return Answer(seen.output, report)
+    return report
