@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy, interpolate, pad
 
 import wildtta
@@ -57,18 +58,24 @@ class Attacker:
         return torch.minimum(torch.maximum(images, self.low), self.high)
 
     def descend(self, start: Tensor, loss: Callable[[Tensor], Tensor], *, bounded: bool = True) -> Tensor:
-        """Projected signed gradient steps on the pixels; unbounded ones may go anywhere a pixel may go."""
+        """Projected signed gradient steps on the pixels; unbounded ones may go anywhere. The best images on the way count."""
         reach = self.epsilon if bounded else (self.high - self.low) / 4
-        images = start.clone()
-        for _ in range(PGD_STEPS):
+        images = best = start.clone()
+        lowest = torch.full((), torch.inf, device=start.device)
+        for step in range(PGD_STEPS + 1):
             images.requires_grad_(True)
             with torch.enable_grad():
-                (slope,) = torch.autograd.grad(loss(images), images)
+                present = loss(images)
+                (slope,) = torch.autograd.grad(present, images)
+            best = torch.where(present.detach() < lowest, images.detach(), best)
+            lowest = torch.minimum(lowest, present.detach())
+            if step == PGD_STEPS:
+                break
             moved = images.detach() - 2 * reach / PGD_STEPS * slope.sign()
             if bounded:
                 moved = torch.minimum(torch.maximum(moved, start - reach), start + reach)
             images = self.within(moved)
-        return images.detach()
+        return best.detach()
 
 
 def one_class(attacker: Attacker) -> Iterator[Tensor]:
@@ -181,9 +188,10 @@ def _gradient(attacker: Attacker, loss: Tensor, *, create_graph: bool = False) -
 
 
 def _alignment(attacker: Attacker, images: Tensor, harm: Tensor) -> Tensor:
-    """⟨∇θ entropy(images), ``harm``⟩ / ‖∇θ entropy‖: where it is negative, a descent on the entropy climbs the harm."""
-    step = _gradient(attacker, entropy(attacker.victim.network(images)).mean(), create_graph=True)
-    return (step @ harm) / (step.norm() * harm.norm() + 1e-12)
+    """⟨∇θ entropy(images), ``harm``⟩ / ‖``harm``‖: where it is negative, a descent on the entropy climbs the harm."""
+    with sdpa_kernel(SDPBackend.MATH):  # the fused attention kernels have no second derivative
+        step = _gradient(attacker, entropy(attacker.victim.network(images)).mean(), create_graph=True)
+    return (step @ harm) / (harm.norm() + 1e-12)
 
 
 def _diverse(images: Tensor, generator: torch.Generator) -> Tensor:
