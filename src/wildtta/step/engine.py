@@ -61,6 +61,7 @@ class Engine:
         """Calls answered so far, paused ones included; it never goes back."""
         self.unfinished: Callable[[], None] | None = None
         """While the state is being changed: what brings it back to where it was."""
+        self.snapshot = Snapshot()
         self.gate_open = False
         """Whether the host has seen that the method may learn (it looks until then)."""
         self.compiled: CompiledNetwork | None = None
@@ -157,7 +158,8 @@ class Engine:
     @contextlib.contextmanager
     def all_or_nothing(self) -> Iterator[None]:
         """What is done within changes the state as a whole, or leaves it as it was."""
-        self.unfinished = Snapshot(self).restore
+        self.snapshot.take(self)
+        self.unfinished = functools.partial(self.snapshot.restore, self)
         yield
         self.unfinished = None
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import threading
 import warnings
 from collections.abc import Callable, Hashable, Iterator
@@ -180,7 +181,9 @@ class GraphRunner:
     @contextlib.contextmanager
     def _unchanged_state(self) -> Iterator[None]:
         engine = self.engine
-        engine.unfinished = Snapshot(engine).restore
+        before = Snapshot()
+        before.take(engine)
+        engine.unfinished = functools.partial(before.restore, engine)
         engine.fixed_shapes = True
         try:
             yield

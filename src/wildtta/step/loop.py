@@ -160,12 +160,11 @@ def learns_on_selected(method: GradientMethod, engine: Engine) -> bool:
 def predict(method: GradientMethod, engine: Engine, images: Tensor, *, grad: bool) -> Prediction:
     """The first half: predict and select.
 
-    An image that is not finite is passed as zeros, is not selected, and has NaN for an answer: its gradient is then 0 and
+    An image that is not finite is passed with zeros in it, is not selected, and has NaN for an answer: its gradient is then 0 and
     not NaN, and the others are learned from. Nothing is read for that.
     """
     finite = torch.isfinite(levels(images))
-    shape = [-1, *[1] * (images.dim() - 1)]
-    output = engine.forward(images.masked_fill(~finite.view(shape), 0.0), grad=grad)
+    output = engine.forward(images.nan_to_num(0.0, 0.0, 0.0), grad=grad)
     logits = logits_of(output.raw).detach()
     output.raw = with_logits(output.raw, logits.masked_fill(~finite[:, None], math.nan))
     output.usable = finite & torch.isfinite(logits).all(1)
@@ -269,38 +268,36 @@ def _report(
     backwards: int,
 ) -> StepReport:
     """Counters and the report. The paper counts a selected sample once more in each pass that learns."""
-    number, device, selection, first = len(seen.output.logits), engine.device, seen.selection, found.first
-    report = StepReport.of_prediction(seen.output, engine)
-    everything = torch.full((), number, device=device)
-    report.entropies = report.entropies.masked_fill(~seen.usable, math.nan)
-    report.selected = everything if selection.mask is None else selection.mask.sum()
-    counted = everything if method.wants_whole_batch else report.selected
+    number, selection, first, norm = len(seen.output.logits), seen.selection, found.first, found.first_norm
+    assert selection.mask is not None
+    selected = selection.mask.sum()
+    counted = torch.full_like(selected, number) if method.wants_whole_batch else selected
     if first is None:
         counted = torch.zeros_like(counted)
     elif seen.gate is not None:
         counted = counted * seen.gate
-    report.forwards = number + found.forwards * counted + selection.further_forwards
-    report.backwards = found.backwards * counted + selection.further_backwards
-    report.computed_forwards = torch.as_tensor(forwards + selection.further_forwards)
-    report.computed_backwards = torch.as_tensor(backwards + selection.further_backwards)
+    passes = {
+        "forwards": number + found.forwards * counted + selection.further_forwards,
+        "backwards": found.backwards * counted + selection.further_backwards,
+        "computed_forwards": torch.as_tensor(forwards + selection.further_forwards),
+        "computed_backwards": torch.as_tensor(backwards + selection.further_backwards),
+    }
+    unusable = ~seen.usable
     engine.count(
         skipped=~sound,
-        learned=learns & (torch.as_tensor(found.first_norm, device=device) > 0),
-        left_out=(~seen.usable).sum(),
-        forwards=report.forwards,
-        backwards=report.backwards,
-        computed_forwards=report.computed_forwards,
-        computed_backwards=report.computed_backwards,
+        learned=learns & (norm > 0) if isinstance(norm, Tensor) else 0,
+        left_out=unusable.sum(),
+        **passes,
     )
-    report.mask = torch.ones_like(report.mask) if selection.mask is None else selection.mask
-    report.gradient_norm = torch.as_tensor(found.first_norm)
-    report.gradient_norm_second = torch.as_tensor(found.second_norm)
-    report.learned = learns
+    report = StepReport.of_prediction(seen.output, engine)
+    for name, value in passes.items():
+        setattr(report, name, value)
+    report.entropies = report.entropies.masked_fill(unusable, math.nan)
+    report.selected, report.mask, report.learned = selected, selection.mask, learns
+    report.gradient_norm, report.gradient_norm_second = torch.as_tensor(norm), torch.as_tensor(found.second_norm)
     if first is not None and found.last is not None:
         report.selected_second = found.last.selected
         report.loss = first.total.detach()
         report.used_redundancy = None if first.redundancy is None else first.redundancy.detach()
         report.used_inequity = None if first.inequity is None else first.inequity.detach()
-    for name, value in engine.observed().items():
-        setattr(report, name, value.clone())
     return report

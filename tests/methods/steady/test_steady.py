@@ -234,3 +234,12 @@ def test_steady_equals_the_recorded_single_pass_method_of_version_0_1(kind: str,
         assert bool(model.last.learned) == bool(learned[step])
     ours = np.concatenate([value.numpy().ravel() for name, value in model.online_state().items() if "parameters/" in name])
     assert np.abs(ours - theta).max() < 1e-9
+
+
+def test_at_rest_it_answers_as_without_adaptation_without_a_backward_pass_and_says_so() -> None:
+    model, none = wildtta.adapt(build("gn_resnet")), wildtta.adapt(build("gn_resnet"), "none")
+    for batch in batches("gn_resnet", 3, 16):
+        assert torch.equal(model(batch), none(batch))
+        assert model.last.strength is not None
+        assert float(model.last.strength) == 0
+    assert model.cost.backwards == 0

@@ -188,7 +188,7 @@ class Steady(SAR2):
         assert engine.source is not None
         # The same share per 64 samples, whether they come together or one by one.
         kept = float((1 - self.source_pull) ** ((engine.batch_size or 64) / 64))
-        return kept * theta + (1 - kept) * engine.source
+        return theta + (1 - kept) * (engine.source - theta)  # exactly the source where nothing was learned
 
     def remember(self, engine: Engine, first: Output, selection: Selection, allowed: Tensor) -> None:
         super().remember(engine, first, selection, allowed)
