@@ -10,6 +10,7 @@ after them are what an author of a method needs.
 
 from wildtta.adapt import adapt
 from wildtta.adapter import Adapter
+from wildtta.guard import Guard
 from wildtta.methods.base import Method, answer_with
 from wildtta.methods.bn_adapt import BNAdapt
 from wildtta.methods.come import COME
@@ -60,6 +61,7 @@ __all__ = [
     "EntropyMethod",
     "Gradient",
     "GradientMethod",
+    "Guard",
     "InfoMax",
     "Loss",
     "Method",

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from wildtta.step.engine import Engine
 
 
-
 @dataclass(frozen=True, kw_only=True)
 class GradientMethod(Method):
     """One gradient step per batch on a loss over the batch. Passes, optimizer, recovery and counting are the loop's."""

@@ -56,14 +56,18 @@ class ReCAP(ShapeSensitive):
     passes: ClassVar[str] = "1 + c / s (c: share with small regional entropy, s: of these, share with large PLPD)"
 
     recovery: float | None = option(
-        "e₀: go back to the initial state when the moving average of half the loss falls below this", 0.2, within=POSITIVE
+        "e₀: go back to the initial state when the moving average of half the loss falls below this",
+        0.2,
+        within=POSITIVE,
     )
     instability: float = option("λ, weight of the regional instability", 0.5, within=NOT_NEGATIVE)
     tau: float = option("τ, size of the region", 1.2, within=POSITIVE)
     region_reliable: float | None = option(
         "τ_RE in units of ln C; None: 0.8 (convolutional), 1 (transformer)", None, within=POSITIVE
     )
-    margin: float | None = option("L₀ in units of ln C; None: 0.8 (convolutional), 1 (transformer)", None, within=POSITIVE)
+    margin: float | None = option(
+        "L₀ in units of ln C; None: 0.8 (convolutional), 1 (transformer)", None, within=POSITIVE
+    )
     largest_weight: float | None = option(
         "w; None: 3 (convolutional), 1.5 (transformer), 5 (batches of one)", None, within=POSITIVE
     )

@@ -116,6 +116,13 @@ class Engine:
             raise TypeError(f"{self.method.name} learns nothing, so there are no source weights to measure")
         return float(self.source.cpu().double().norm())
 
+    def distance(self) -> Tensor:
+        """‖θ − θ₀‖ / ‖θ₀‖, NaN where nothing learns."""
+        if self.source is None:
+            return torch.full((), torch.nan)
+        share: Tensor = (self.learnables.vector() - self.source).norm() / self.source.norm().clamp(min=1e-12)
+        return share
+
     # -- state ---------------------------------------------------------------------------------------------------------
 
     def initial_state(self) -> dict[str, Tensor]:
