@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from wildtta.step.engine import Engine
 
 
-
 @dataclass(frozen=True, kw_only=True)
 class GradientMethod(Method):
     """One gradient step per batch on a loss over the batch. Passes, optimizer, recovery and counting are the loop's."""
@@ -62,6 +61,11 @@ class GradientMethod(Method):
     def needs_samples(self) -> bool:
         """Whether a batch without a selected sample changes nothing; else momentum still moves the weights."""
         return False
+
+    @property
+    def differentiates_first_pass(self) -> bool:
+        """Whether the loss is differentiated through the pass that answers; else that pass keeps no graph."""
+        return True
 
     @property
     def recordable(self) -> bool:

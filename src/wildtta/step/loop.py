@@ -122,7 +122,7 @@ def online_step(method: GradientMethod, engine: Engine, images: Tensor) -> Answe
 def _one_update(method: GradientMethod, engine: Engine, images: Tensor) -> Answer:
     selective = learns_on_selected(method, engine)
     keep_graph = not selective or (engine.share or 0.0) > KEEP_GRAPH_ABOVE
-    seen = predict(method, engine, images, grad=keep_graph)
+    seen = predict(method, engine, images, grad=keep_graph and method.differentiates_first_pass)
     with losses_in_full_precision(images.device):
         if seen.gate is not None and not engine.gate_open:
             # Read until the gate opens; should it close again (a recovery), it is masked on the device.
