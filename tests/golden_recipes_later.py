@@ -1,4 +1,4 @@
-"""How the recorded cases of the methods after the paper are run: NEO, T3A, CMF, SHOT, POEM, SPA."""
+"""How the recorded cases of the methods after the paper are run: NEO, T3A, CMF, SHOT, POEM, SPA, ASR."""
 
 from __future__ import annotations
 
@@ -159,3 +159,27 @@ def spa(folder: Folder, name: str, case: dict[str, Any]) -> Outcome:
         return complaints
 
     return run_stream(folder, case, adapter, check).against(trace, case["T"])
+
+
+@recipe("ASR", "eta")
+def asr(folder: Folder, name: str, case: dict[str, Any]) -> Outcome:
+    hyper, trace = case["hyper"], folder.trace(name)
+    numbers = {key: hyper[key] for key in ("rate", "penalty", "start", "kept", "depth")}
+    options: dict[str, Any] = {"lr": hyper["lr"], "momentum": hyper["momentum"], "nesterov": hyper["nesterov"]}
+    if hyper["base"] == "eta":
+        options |= {"reliable": hyper["e_margin"] / LN_C, "redundant": hyper["d_margin"]}
+    else:
+        options["augment"] = lambda images, generator: images.flip(-1)
+    network = folder.network(case["model"])
+    adapter = wildtta.adapt(network, hyper["base"], recovery=wildtta.ASR(**numbers), **options)
+
+    def check(step: int, model: wildtta.Adapter) -> list[str]:
+        complaints = differs(model, "asr_threshold", trace["x_threshold"][step])
+        if int(model.last.resets) != int(trace["x_resets"][step]):
+            complaints.append(f"{int(model.last.resets)} resets, recorded {int(trace['x_resets'][step])}")
+        return complaints
+
+    steps, decided = case["T"], ""
+    if hyper["base"] == "roid":  # the recorded code resets its copy of the source instead of the network (D33)
+        steps, decided = int(np.flatnonzero(trace["x_resets"])[0]), "D33"
+    return run_stream(folder, case, adapter, check, steps).against(trace, steps, decided=decided)

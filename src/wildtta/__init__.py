@@ -41,9 +41,11 @@ from wildtta.methods.zerosiam import ZeroSiam
 from wildtta.step.engine import Engine
 from wildtta.step.loop import Gradient, Loss, Selection
 from wildtta.step.report import Answer, Output, StepReport
+from wildtta.step.selective_reset import ASR
 
 __version__ = "0.2.0.dev0"
 __all__ = [
+    "ASR",
     "CMF",
     "COME",
     "DDA",

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from wildtta.methods.base import Method, is_plain
+from wildtta.methods.base import Method
 from wildtta.methods.gradient import GradientMethod
 from wildtta.methods.losses import entropy
 from wildtta.network import Network
@@ -322,7 +322,7 @@ class Adapter(nn.Module):
         engine = self._engine
         facts = {
             "method": self.method.name,
-            "options": {name: value for name, value in self.method.options().items() if is_plain(value)},
+            "options": self.method.plain_options(),
             "network": self._fingerprint,
             "batch_size": engine.batch_size,
             "share": None if engine.share is None else engine.share.hex(),
@@ -355,7 +355,7 @@ class Adapter(nn.Module):
         if set(tensors) != set(present) or any(tensors[name].shape != present[name].shape for name in present):
             odd = sorted(set(tensors) ^ set(present)) or [n for n in present if tensors[n].shape != present[n].shape]
             raise ValueError(f"{path} does not fit this adapter's options: {', '.join(odd[:4])} differ")
-        mine = {name: value for name, value in self.method.options().items() if is_plain(value)}
+        mine = self.method.plain_options()
         changed = [name for name, value in mine.items() if facts["options"].get(name) != value]
         if changed:
             warnings.warn(

@@ -60,7 +60,7 @@ def check_options(config: Any) -> None:
         value = getattr(config, item.name)
         _check_type(item.name, value, kinds.get(item.name))
         within: Range | None = item.metadata.get("within")
-        if within is not None and value is not None and not isinstance(value, str) and value not in within:
+        if within is not None and isinstance(value, int | float) and value not in within:
             off = " or None (off)" if type(None) in _members(kinds.get(item.name)) else ""
             raise ValueError(f"{item.name} must be a number {within}{off}, got {value!r}")
         for needed in item.metadata.get("needs", ()):

@@ -83,7 +83,7 @@ class GraphRunner:
         method = self.method
         if self._failed or images.device.type != "cuda" or not method.recordable:
             return False
-        if method.episodic or method.steps > 1:
+        if method.episodic or method.steps > 1 or method.selective_reset is not None:
             return False
         key = self._key(images)
         repeated, self._last_key = key == self._last_key, key

@@ -187,7 +187,10 @@ def _finish(
     """Update, recover, remember, report; ``forwards`` and ``backwards`` count the samples passed. All on the device."""
     memory, learnables, last = engine.memory, engine.learnables, found.last
     theta = learnables.vector()
+    reset = method.selective_reset
     gradient = found.value if last is None else method.adjusted(engine, found.value, theta)
+    if reset is not None and last is not None:
+        gradient = reset.penalised(engine, gradient, theta)
     direction, momentum = momentum_update(
         gradient, memory["momentum"], momentum=method.momentum, nesterov=method.nesterov
     )
@@ -205,8 +208,11 @@ def _finish(
     engine.keep(learns, {"momentum": momentum})
     values = torch.where(learns, updated, theta)
     trigger = None
-    if method.recovery is not None:
-        values, trigger = _recover(method, engine, method.recovery, last, values, learns & (selected > 0))
+    if method.least_entropy is not None:
+        values, trigger = _recover(method, engine, method.least_entropy, last, values, learns & (selected > 0))
+    elif reset is not None:
+        values, trigger = reset.watch(engine, seen.output, found.value, theta, values, seen.finite)
+        seen.selection.further_forwards += len(seen.output.logits)
     learnables.assign(values)
     method.remember(engine, seen.output, seen.selection, sound)
     if trigger is not None:
