@@ -1,4 +1,4 @@
-"""How the recorded cases of the methods after the paper are run: NEO, T3A, CMF, SHOT, POEM, SPA, ASR."""
+"""How the recorded cases of the methods after the paper are run: NEO, T3A, CMF, SHOT, POEM, SPA, ASR, FOA."""
 
 from __future__ import annotations
 
@@ -183,3 +183,29 @@ def asr(folder: Folder, name: str, case: dict[str, Any]) -> Outcome:
     if hyper["base"] == "roid":  # the recorded code resets its copy of the source instead of the network (D33)
         steps, decided = int(np.flatnonzero(trace["x_resets"])[0]), "D33"
     return run_stream(folder, case, adapter, check, steps).against(trace, steps, decided=decided)
+
+
+@recipe("FOA", "foa")
+def foa(folder: Folder, name: str, case: dict[str, Any]) -> Outcome:
+    hyper, trace = case["hyper"], folder.trace(name)
+    recorded = iter(trace["draws"])
+    source: Any = folder.stream("fisher")
+    adapter = wildtta.adapt(
+        folder.network(case["model"]),
+        "foa",
+        prompts=hyper["num_prompts"],
+        population=hyper["popsize"],
+        discrepancy=hyper["fitness_lambda"],
+        source_images=source,
+        first_prompts=torch.from_numpy(trace["first_prompts"]),
+        draws=lambda shape, generator: torch.from_numpy(next(recorded)),
+    )
+
+    def check(step: int, model: wildtta.Adapter) -> list[str]:
+        complaints = differs(model, "cma_sigma", trace["x_sigma"][step], 1e-8)
+        complaints += differs(model, "shifted_mean", trace["x_hist"][step], 1e-8)
+        if abs(float(model.last.loss) - trace["x_loss"][step]) > 1e-7:
+            complaints.append(f"loss {float(model.last.loss)}, recorded {trace['x_loss'][step]}")
+        return complaints
+
+    return run_stream(folder, case, adapter, check).against(trace, case["T"])

@@ -17,6 +17,7 @@ from wildtta.methods.cotta import CoTTA
 from wildtta.methods.dda.method import DDA
 from wildtta.methods.deyo import DeYO
 from wildtta.methods.eata import EATA, ETA
+from wildtta.methods.foa.method import FOA
 from wildtta.methods.gradient import EntropyMethod, GradientMethod
 from wildtta.methods.lame import LAME
 from wildtta.methods.memo import MEMO
@@ -51,6 +52,7 @@ __all__ = [
     "DDA",
     "EATA",
     "ETA",
+    "FOA",
     "LAME",
     "MEMO",
     "NEO",

@@ -62,6 +62,8 @@ VALUES: dict[str, Any] = {
     "source_kept": 9,
     "supports": 1,
     "process_noise": 5.0,
+    "draws": lambda shape, generator: torch.ones(shape),
+    "first_prompts": torch.zeros(1, 48),
     "kept_frequencies": lambda shape, generator: torch.zeros(shape),
     "noise_draws": lambda shape, generator: torch.zeros(shape),
 }
@@ -154,7 +156,7 @@ def trajectory(golden: Folder, method: str, kind: str, stream: str, options: dic
 def test_an_option_changes_what_happens_or_is_refused(method: str, option: str, golden: Folder) -> None:
     cls = config_classes()[method]
     item = next(item for item in dataclasses.fields(cls) if item.name == option)
-    kind = "bn" if method == "bn-adapt" or (method, option) in ON_BATCH_NORM else "gn"
+    kind = "bn" if method == "bn-adapt" or (method, option) in ON_BATCH_NORM else "vit" if method == "foa" else "gn"
     stream = "unrel_gn" if option == "step_without_samples" else "mix"
     source, other_source = (golden.stream("fisher")[number].float() for number in (0, 1))
     options = {**cls.example_options(source), **ALWAYS.get(method, {})}
