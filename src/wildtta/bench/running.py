@@ -11,7 +11,7 @@ The row (see :mod:`wildtta.bench.journal`) holds:
   feature_inequity of each batch.
 - ``diagnostics``: what the cell's ``measure`` asked for (:mod:`wildtta.bench.diagnostics`).
 - ``cost``: forwards and backwards (samples, as the paper counts them; computed_*: as they ran), batches,
-  ms_per_batch, ms_per_batch_median, peak_mb, resets, skipped.
+  learned_batches (all, unless the cell has a pace), ms_per_batch, ms_per_batch_median, peak_mb, resets, skipped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib import metadata
 from typing import Any
@@ -47,7 +47,7 @@ from wildtta.bench.source_data import source_options, wanted_source_fields
 from wildtta.bench.streaming import stream_of
 from wildtta.metrics import Series, Stopwatch, StreamMeter, peak_memory, reset_peak_memory
 from wildtta.metrics.series import thin
-from wildtta.streams import Stream
+from wildtta.streams import Stream, learning_turns
 
 Progress = Callable[[float], None]
 """Receives the share of a cell's stream that is done."""
@@ -147,6 +147,14 @@ def run_cell(
     }
 
 
+def measured_pace(cell: Cell, conditions: Conditions | None = None, device: str = "cpu", *, batches: int = 16) -> float:
+    """The time of the method's step over the unadapted network's: medians over the first batches of the cell's stream."""
+    short = replace(cell, limit=batches * cell.batch_size, pace=0.0, measure=(), regularise=0)
+    bare = replace(short, method="none", options={})
+    times = [run_cell(each, conditions, device)["cost"]["ms_per_batch_median"] for each in (short, bare)]
+    return float(times[0] / times[1])
+
+
 def _measured(
     cell: Cell, source: str | None, network: nn.Module, images: Images, stream: Stream, progress: Progress | None
 ) -> dict[str, Any]:
@@ -162,13 +170,15 @@ def _measured(
     labels = torch.from_numpy(images.labels[stream.index]).to(images.device)
     meter, series = StreamMeter(labels), Series()
     watch, told = Stopwatch(images.device, stream.batch_count), time.monotonic()
+    turns = learning_turns(stream, cell.pace) if cell.pace else np.ones(stream.batch_count, dtype=bool)
     reset_peak_memory(images.device)
     for number, (batch, inputs) in enumerate(zip(stream.batches(), images.batches(stream), strict=True)):
         if batch.reset and number:
             model.reset()
         extra = diagnostics.on_batch(inputs)
         watch.start()
-        logits = model(inputs)
+        with nullcontext() if turns[number] else model.paused():
+            logits = model(inputs)
         watch.stop()
         meter.update(logits)
         series.add({**{name: getattr(model.last, name, None) for name in _PER_BATCH + _OF_SAR2}, **extra})
@@ -187,6 +197,7 @@ def _measured(
         "cost": {
             **{name: int(getattr(model.cost, name)) for name in _TOTALS},
             "batches": stream.batch_count,
+            "learned_batches": int(turns.sum()),
             **{name: round(value, 4) for name, value in watch.summary().items()},
             "peak_mb": round(peak_memory(images.device), 1),
         },

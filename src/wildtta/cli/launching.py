@@ -145,4 +145,5 @@ _NUMBERS: dict[str, Callable[[Row], str]] = {
 
 def _stream(cell: Cell) -> str:
     batch = "" if cell.batch_size == 64 else f", batch {cell.batch_size}"
-    return f"{cell.scenario}, {cell.shift}{batch}{f', seed {cell.seed}' if cell.seed else ''}"
+    pace = f", pace {cell.pace:g}" if cell.pace else ""
+    return f"{cell.scenario}, {cell.shift}{batch}{pace}{f', seed {cell.seed}' if cell.seed else ''}"
