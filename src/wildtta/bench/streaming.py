@@ -14,8 +14,8 @@ from wildtta.bench.plain import each_value, infinite
 from wildtta.data.image_lists import IMAGE_LISTS
 from wildtta.streams import Domain, Stream, build, scenario_options
 
-SPLITS: tuple[str, ...] = ("all", "first-half", "second-half", "first-classes", "second-classes")
-"""Parts of a data set: its images halved within every class, or its classes halved by their indices."""
+SPLITS: tuple[str, ...] = ("all", "first-half", "second-half", "first-classes", "second-classes", *IMAGE_LISTS)
+"""Parts of a data set: its images halved within every class, its classes halved by their indices, a published list."""
 
 
 def split_positions(labels: npt.NDArray[np.int64], split: str) -> npt.NDArray[np.int64]:
@@ -24,7 +24,7 @@ def split_positions(labels: npt.NDArray[np.int64], split: str) -> npt.NDArray[np
     ``first-half`` and ``second-half`` halve the images of every class (an odd one belongs to the first half);
     ``first-classes`` and ``second-classes`` halve the classes that occur.
     """
-    refuse_unknown([split], (*SPLITS, *IMAGE_LISTS), "unknown split {}")
+    refuse_unknown([split], SPLITS, "unknown split {}")
     if split == "all" or split in IMAGE_LISTS:  # a published list was applied when the data were opened
         return np.arange(len(labels))
     present, counts = np.unique(labels, return_counts=True)
