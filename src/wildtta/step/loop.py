@@ -147,6 +147,8 @@ def _one_update(method: GradientMethod, engine: Engine, images: Tensor) -> Answe
 
 def learns_on_selected(method: GradientMethod, engine: Engine) -> bool:
     """Whether the passes that learn may leave out samples that are not selected."""
+    if getattr(engine.network.module, "rows_per_sample", 1) > 1:  # pixels: the image behind one is behind others too
+        return False
     return method.selects and not method.wants_whole_batch and not engine.batch_statistics
 
 
