@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from wildtta.bench.cell import Cell
 from wildtta.bench.errors import BenchError, refuse_unknown
+from wildtta.bench.segmenting import SEGMENTATION_DATA, check_segmentation
 from wildtta.data import (
     CORRUPTIONS,
     DATA_NAMES,
@@ -49,7 +50,10 @@ _OWN_PROTOCOL = {"glyphs": "glyphs", "folder": "native", "shards": "native", **d
 
 def check_data(cell: Cell, root: str | None) -> None:
     """Raise :class:`BenchError` for what is wrong without opening anything large."""
-    refuse_unknown([cell.data], DATA_NAMES, "unknown data {}")
+    refuse_unknown([cell.data], (*DATA_NAMES, *SEGMENTATION_DATA), "unknown data {}")
+    if cell.data in SEGMENTATION_DATA:
+        check_segmentation(cell, root)
+        return
     if cell.data != "glyphs" and root is None:
         raise BenchError(f"data {cell.data!r} lies in files; name their folder with --data")
     if root is not None and cell.data != "glyphs" and not Path(root).exists():

@@ -43,6 +43,7 @@ from wildtta.bench.journal import Row
 from wildtta.bench.models import build_model, weights_digest
 from wildtta.bench.plain import each_value, infinite, plain
 from wildtta.bench.regularise import take_regularising_steps
+from wildtta.bench.segmenting import SEGMENTATION_DATA, segmentation_row
 from wildtta.bench.source_data import source_options, wanted_source_fields
 from wildtta.bench.streaming import stream_of
 from wildtta.metrics import Series, Stopwatch, StreamMeter, peak_memory, reset_peak_memory
@@ -124,6 +125,11 @@ def run_cell(
     current: AbstractContextManager[object] = torch.cuda.device(place) if place.type == "cuda" else nullcontext()
     with current, repeatable(cell.seed, threads=conditions.threads, device=place):
         network = build_model(cell)
+        if cell.data in SEGMENTATION_DATA:
+            network = network.to(place)
+            digest = weights_digest(network)
+            row = segmentation_row(cell, conditions.root, network, place, progress)
+            return _whole_row(cell, row, digest, conditions, place, began)
         images, network = open_images(cell, conditions.root, network, place, loaders=conditions.loaders)
         network = network.to(place)
         digest = weights_digest(network)
@@ -134,16 +140,22 @@ def run_cell(
             if wanted_source_fields(cell) and conditions.source is None and cell.data != "glyphs":
                 raise BenchError(f"{error}. Here: name a folder (or zip) of clean images with --source") from error
             raise
+    return _whole_row(cell, {**row, "protocol": str(images.protocol)}, digest, conditions, place, began)
+
+
+def _whole_row(
+    cell: Cell, measured: dict[str, Any], digest: str, conditions: Conditions, place: torch.device, began: float
+) -> Row:
+    """What was measured, with what identifies it and what it was made with."""
     return {
         "key": cell.key,
         "cell": cell.to_json(),
         "status": "ok",
         "reason": None,
-        **row,
+        **measured,
         "versions": {**versions(), "weights": digest, "threads": conditions.threads},
         "wall_s": round(time.perf_counter() - began, 3),
         "device": f"cuda ({torch.cuda.get_device_name(place)})" if place.type == "cuda" else place.type,
-        "protocol": str(images.protocol),
     }
 
 

@@ -110,6 +110,8 @@ def print_rows(rows: Sequence[Row]) -> None:
     if good:
         models = list(dict.fromkeys(cell.model_title for cell, _ in good))
         numbers = [name for name in _NUMBERS if screen.width >= _WIDE or name in _ESSENTIAL]
+        if not all("miou" in row["metrics"] for _, row in good):  # a column of segmentation alone
+            numbers.remove("mIoU %")
         table = Table(show_edge=False, pad_edge=False, title=models[0] if len(models) == 1 else None)
         for heading in (["model"] if len(models) > 1 else []) + ["method", "stream"]:
             table.add_column(heading, overflow="fold", min_width=10)
@@ -129,8 +131,9 @@ def print_failures(rows: Iterable[Row]) -> None:
 
 
 _WIDE = 140
-_ESSENTIAL = frozenset({"acc %", "ECE %", "top class %", "ms/batch"})
+_ESSENTIAL = frozenset({"mIoU %", "acc %", "ECE %", "top class %", "ms/batch"})
 _NUMBERS: dict[str, Callable[[Row], str]] = {
+    "mIoU %": lambda row: f"{row['metrics']['miou']:.2f}",
     "acc %": lambda row: f"{row['metrics']['accuracy']:.2f}",
     "top-5 %": lambda row: f"{row['metrics']['top5']:.2f}",
     "ECE %": lambda row: f"{row['metrics']['ece']:.2f}",
