@@ -42,7 +42,7 @@ def main(stored: str, weights: str, source: str, folder: str, journal: str) -> N
         write_published_layout(file["images"], file["labels"], Path(folder), device)
     cells = [
         Cell(
-            model=f"{HERE / 'networks.py'}:battery",
+            model=f"{HERE / 'battery.py'}:battery",
             model_options={"name": network, "folder": weights},
             model_name=network,
             method=method,

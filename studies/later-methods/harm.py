@@ -23,7 +23,7 @@ ORDERS: dict[str, dict[str, object]] = {"mild": {}, "label_shift": {"ratio": "in
 def main(weights: str, source: str, folder: str, journal: str) -> None:
     cells = [
         Cell(
-            model=f"{HERE / 'networks.py'}:battery",
+            model=f"{HERE / 'battery.py'}:battery",
             model_options={"name": network, "folder": weights},
             model_name=network,
             method=method,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from networks import battery
+from battery import battery
 from PIL import Image
 from torch import Tensor, nn
 

@@ -17,8 +17,8 @@ from wildtta.segmentation import Confusion, adapt_segmentation, photometric, res
 from wildtta.segmentation.scenes import CLASSES, inputs, network, scenes
 
 METHODS = ("none", "tent", "cotta", "sar", "sar2", "steady")
-CORRUPTIONS = ("gaussian_noise", "fog", "contrast", "defocus_blur", "snow", "brightness")
-COUNT, BATCH, SEVERITY = 400, 4, 5
+CORRUPTIONS = ("gaussian_noise", "fog", "contrast", "defocus_blur")
+COUNT, BATCH, SEVERITY = 240, 4, 5
 
 
 def options(method: str) -> dict[str, object]:

@@ -25,7 +25,7 @@ TOO_SLOW_TO_WAIT_FOR = {"memo"}
 def cell(network: str, method: str, weights: str) -> Cell:
     """2,500 images under each of three corruptions, one after the other, never reset."""
     return Cell(
-        model=f"{HERE / 'networks.py'}:battery",
+        model=f"{HERE / 'battery.py'}:battery",
         model_options={"name": network, "folder": weights},
         model_name=network,
         method=method,
