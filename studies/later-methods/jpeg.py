@@ -1,8 +1,10 @@
 """How much it matters whether corrupted images were stored as JPEG: the unadapted networks on both.
 
-    python studies/later-methods/jpeg.py val.zip weights runs/jpeg.json
+    python studies/later-methods/jpeg.py val.zip weights runs/jpeg.json rn26_gn,vit
+    python studies/later-methods/jpeg.py images.npz weights runs/jpeg.json bn64,gn64,vit128 300
 
-The published ImageNet-C is stored at quality 85 (Pillow's chroma subsampling).
+Images are Tiny-ImageNet's in class folders, or CIFAR-10's in an ``.npz`` (as for cifar.py); the number at the end takes so
+many. The published ImageNet-C is stored at quality 85 (Pillow's chroma subsampling).
 """
 
 from __future__ import annotations
@@ -19,12 +21,10 @@ from battery import battery
 from PIL import Image
 from torch import Tensor, nn
 
-from wildtta.data import CORRUPTIONS, EXTRA_CORRUPTIONS, corrupt, folder, preprocess
+from wildtta.data import CORRUPTIONS, corrupt, folder, preprocess
 
-NETWORKS = ("rn26_gn", "vit")
-QUALITIES = (95, 85, 75)
-EVERY = 2
-"""One image in two."""
+QUALITIES = (95, 85)
+SEVERITY = 5
 
 
 def stored(images: Tensor, quality: int) -> Tensor:
@@ -46,26 +46,31 @@ def accuracy(network: nn.Module, images: Tensor, labels: Tensor) -> float:
     return 100 * float((torch.cat(guesses) == labels).float().mean())
 
 
-def main(path: str, weights: str, out: str) -> None:
+def load(path: str, count: int | None) -> tuple[Tensor, Tensor]:
+    """Images uint8 [N, 3, H, W], evenly spread over the set, and their labels."""
+    if path.endswith(".npz"):
+        with np.load(path) as file:
+            images, labels = torch.from_numpy(file["images"]).permute(0, 3, 1, 2), file["labels"].astype(np.int64)
+    else:
+        data = folder(path)
+        images, labels = data.images(range(len(data))), data.labels
+    chosen = np.linspace(0, len(labels) - 1, count or len(labels)).astype(np.int64)
+    return images[torch.from_numpy(chosen)].contiguous(), torch.from_numpy(labels[chosen])
+
+
+def main(path: str, weights: str, out: str, names: str, count: str | None = None) -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    data = folder(path)
-    chosen = np.arange(0, len(data), EVERY)
-    clean, labels = data.images(chosen).to(device), torch.from_numpy(data.labels[chosen]).to(device)
-    networks = {name: battery(name, weights).to(device) for name in NETWORKS}
+    clean, labels = (part.to(device) for part in load(path, None if count is None else int(count)))
+    networks = {name: battery(name, weights).to(device) for name in names.split(",")}
     rows = []
-    for corruption in (*CORRUPTIONS, *EXTRA_CORRUPTIONS):
-        for severity in (3, 5):
-            fresh = corrupt(clean, corruption, severity, index=chosen)
-            versions = {"on the fly": fresh, **{f"JPEG {quality}": stored(fresh, quality) for quality in QUALITIES}}
-            for name, network in networks.items():
-                found = {kind: accuracy(network, images, labels) for kind, images in versions.items()}
-                rows.append({"network": name, "corruption": corruption, "severity": severity, **found})
+    for corruption in CORRUPTIONS:
+        fresh = corrupt(clean, corruption, SEVERITY)
+        versions = {"on the fly": fresh, **{f"JPEG {quality}": stored(fresh, quality) for quality in QUALITIES}}
+        for name, network in networks.items():
+            found = {kind: accuracy(network, images, labels) for kind, images in versions.items()}
+            rows.append({"network": name, "corruption": corruption, **found})
+            print(rows[-1], flush=True)
     Path(out).write_text(json.dumps(rows))
-    for name in NETWORKS:
-        for severity in (3, 5):
-            of = [row for row in rows if row["network"] == name and row["severity"] == severity]
-            means = {kind: float(np.mean([row[kind] for row in of])) for kind in list(of[0])[3:]}
-            print(name, severity, {kind: round(value, 1) for kind, value in means.items()})
 
 
 if __name__ == "__main__":

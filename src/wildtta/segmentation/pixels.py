@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from wildtta.adapter import Adapter
 from wildtta.methods.base import Method
+from wildtta.methods.registry import get_method
 from wildtta.network.probe import undisturbed
 
 PIXELS_PER_IMAGE = 256
@@ -137,7 +138,9 @@ def adapt_segmentation(
 
     Args:
         network: a SegFormer, a DeepLab, an FCN …: its last layer of classes is a 1×1 convolution.
-        method: a name or a config, as for :func:`wildtta.adapt`.
+        method: a name or a config, as for :func:`wildtta.adapt`. By name, recovery (SAR, SAR², Steady …) is off unless
+            ``recovery=`` asks for it: it watches for a mean entropy below 0.2, which was chosen for 1000 classes and
+            whole images. Most pixels of a good network are surer than that.
         example: images as the network takes them, [B, C, H, W]: the network is run on one, to see its head.
         pixels: pixels of an image to learn from.
         batch_size: for the learning rate's rule; a single image already has many samples, so the papers' 64.
@@ -145,6 +148,8 @@ def adapt_segmentation(
     """
     from wildtta.adapt import adapt
 
+    if isinstance(method, str) and any(item.name == "recovery" for item in fields(type(get_method(method)))):
+        options.setdefault("recovery", None)
     return adapt(Pixels(network, example, pixels=pixels), method, batch_size=batch_size, **options)
 
 
