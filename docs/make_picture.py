@@ -15,7 +15,7 @@ import matplotlib
 import numpy as np
 
 from wildtta.bench import Cell, launch
-from wildtta.cli.demo import FOG_SEVERITY, METHODS, NOISE_SEVERITY, demo_cells
+from wildtta.cli.demo import METHODS, SEVERITY, demo_cells
 from wildtta.data import corrupt
 from wildtta.glyphs import Glyphs
 
@@ -28,7 +28,7 @@ WINDOW = 10
 """Recorded points (of 100) that a drawn point averages over."""
 SHOWN = 5
 NETWORK = "glyphs:vit"
-SHIFTS = {"gaussian_noise": NOISE_SEVERITY[NETWORK], "fog": FOG_SEVERITY}
+SHIFTS = {"gaussian_noise": SEVERITY, "contrast": SEVERITY}
 
 
 def stretches(running: list[list[float]]) -> tuple[np.ndarray, np.ndarray]:
@@ -45,7 +45,7 @@ def draw(rows: dict[tuple[str, str], dict[str, Any]]) -> plt.Figure:
     clean = Glyphs(SHOWN * 8).images(range(SHOWN))
     damaged = [corrupt(clean, shift, severity) for shift, severity in SHIFTS.items()]
     left.imshow(np.concatenate([_column(images) for images in (clean, *damaged)], axis=1), interpolation="nearest")
-    left.set_title("clean, noise, fog", fontsize=9)
+    left.set_title("clean, noise, contrast", fontsize=9)
     left.axis("off")
     for panel, (shift, severity) in zip(panels, SHIFTS.items(), strict=True):
         for method, title in METHODS.items():

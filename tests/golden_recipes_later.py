@@ -180,8 +180,8 @@ def asr(folder: Folder, name: str, case: dict[str, Any]) -> Outcome:
         return complaints
 
     steps, decided = case["T"], ""
-    if hyper["base"] == "roid":  # the recorded code resets its copy of the source instead of the network (D38)
-        steps, decided = int(np.flatnonzero(trace["x_resets"])[0]), "D38"
+    if hyper["base"] == "roid":  # the recorded code resets its copy of the source instead of the network (D39)
+        steps, decided = int(np.flatnonzero(trace["x_resets"])[0]), "D39"
     return run_stream(folder, case, adapter, check, steps).against(trace, steps, decided=decided)
 
 

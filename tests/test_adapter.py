@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import wildtta
 from toy_networks import CLASSES, batches, build, flags, images, same_bits, snapshot
-from wildtta.methods.registry import config_classes
+from wildtta.methods.registry import config_classes, get_method
 
 # -- names and options -----------------------------------------------------------------------------------------------------
 
@@ -79,6 +79,33 @@ def test_options_that_cannot_be_meant_are_refused(options: dict[str, Any], messa
         wildtta.adapt(build("ln_mlp"), "sar2", **options)
 
 
+@pytest.mark.parametrize(
+    ("method", "options", "message"),
+    [
+        ("sar2", {"lr": "fast"}, "lr must be float or None, got 'fast'"),
+        ("sar2", {"lr": True}, "lr must be float or None"),
+        ("sar2", {"warmup": 2.5}, "warmup must be int or None"),
+        ("sar2", {"bank": "yes"}, "bank must be bool"),
+        ("roid", {"augment": "flip"}, "augment must be a function or None"),
+        ("roid", {"mean": "imagenet"}, "mean must be float or Sequence or None"),
+        ("eata", {"fisher_images": 3}, "fisher_images must be Tensor or Iterable or None"),
+        ("recap", {"sigma": "wide"}, "sigma must be Tensor or None"),
+        ("ttt", {"branch": 3}, "branch must be str or Path or Module or a function"),
+        ("tent", {"parameters": 3}, "parameters must be a scope"),
+        ("tent", {"head": 3}, "head must be the name of a linear layer"),
+        ("tent", {"compile": "yes"}, "compile must be True or False"),
+    ],
+)
+def test_options_of_the_wrong_type_are_refused(method: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        wildtta.adapt(build("ln_mlp"), method, **options)
+
+
+@pytest.mark.parametrize("mean", [0.5, [0.5, 0.4, 0.3], (0.5,) * 3, torch.full((3,), 0.5), None])
+def test_levels_may_come_in_any_kind_of_sequence(mean: Any) -> None:
+    assert wildtta.ROID(mean=mean).mean is mean
+
+
 def test_settings_of_the_call_are_checked() -> None:
     with pytest.raises(ValueError, match="precision must be None or one of"):
         wildtta.adapt(build("ln_mlp"), "tent", precision="fp8")
@@ -109,10 +136,48 @@ def test_learning_rate_follows_family_and_batch_size(method: str, kind: str, at_
 
     assert rate(1) == pytest.approx(at_one, rel=1e-12)
     assert rate(64) == rate(1000) == at_64
-    assert rate(22) == pytest.approx(at_one + (at_64 - at_one) / 3, rel=1e-12)
     assert wildtta.adapt(build(kind), method, lr=0.3, batch_size=1).learning_rate == 0.3
     halved = wildtta.adapt(build(kind), method, lr_scale=0.5, batch_size=64).learning_rate
     assert halved == pytest.approx(at_64 / 2)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 8, 16, 32, 64])
+def test_tents_rate_between_1_and_64_is_the_papers_formula(size: int) -> None:
+    """A.2: (0.00025/32)·BS below 32, else 0.00025, for ResNets; (0.001/64)·BS for ViTs."""
+    resnet = 0.00025 / 32 * size if size < 32 else 0.00025
+    assert wildtta.adapt(build("gn_resnet"), "tent", batch_size=size).learning_rate == pytest.approx(resnet, rel=1e-12)
+    vit = wildtta.adapt(build("ln_vit"), "tent", batch_size=size)
+    assert vit.learning_rate == pytest.approx(0.001 / 64 * size, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("method", "usual", "dividers"),
+    [
+        ("eata", (2.5e-4, 1e-3), (32, 64)),
+        ("sar", (2.5e-4, 1e-3), (16, 32)),
+        ("deyo", (2.5e-4, 1e-3), (16, 32)),
+        ("recap", (2.5e-4, 1e-3), (16, 32)),
+        ("sar2", (1e-3, 5e-3), (16, 16)),
+        ("sar2-efficient", (1e-3, 5e-3), (16, 16)),
+    ],
+)
+def test_the_other_rates_grow_from_the_papers_batch_of_one(
+    method: str, usual: tuple[float, float], dividers: tuple[int, int]
+) -> None:
+    """A.2 gives the rates at batches of 1 and 64; between them Tent's rule with the method's own divider (D38)."""
+    config = get_method(method)
+    for family, rate, divider in zip(("convolutional", "transformer"), usual, dividers, strict=True):
+        assert config.learning_rate(family, 1) == pytest.approx(rate / divider, rel=1e-12)
+        assert config.learning_rate(family, 8) == pytest.approx(8 * rate / divider, rel=1e-12)
+        assert config.learning_rate(family, 64) == pytest.approx(rate, rel=1e-12)
+
+
+@pytest.mark.parametrize(("method", "rates"), [("memo", (2.5e-4, 1e-5)), ("ttt", (1e-3, 1e-4))])
+def test_memo_and_ttt_have_one_rate_for_every_batch_size(method: str, rates: tuple[float, float]) -> None:
+    options = {"branch": "branch.safetensors"} if method == "ttt" else {}
+    config = get_method(method, **options)
+    for size in (1, 2, 16, 64):
+        assert tuple(config.learning_rate(family, size) for family in ("convolutional", "transformer")) == rates
 
 
 def test_batch_size_comes_from_the_first_batch_that_is_learned_from() -> None:
@@ -255,6 +320,23 @@ def test_only_what_learns_has_gradients_and_storage_never_moves() -> None:
     network = adapter.unload()
     assert {name: p.data_ptr() for name, p in network.named_parameters()} == places
     assert all(p.grad is None for p in network.parameters())
+
+
+def test_print_shows_what_is_in_force() -> None:
+    text = repr(wildtta.adapt(build("gn_resnet"), "sar2", sharpness=None, bank_rate=0.5))
+    assert "options=sharpness=None, bank_rate=0.5\n" in text
+    assert "learning rate=0.001 (if batches are of 64; the first one tells)\n" in text
+    assert "warm-up=5 classes\n" in text
+    adapter = wildtta.adapt(build("gn_resnet"), "sar2", warmup=3, lr_scale=2.0)
+    adapter(images("gn_resnet", 1))
+    assert f"learning rate={2e-3 / 16:g}\n" in repr(adapter)
+    assert "warm-up=3 classes\n" in repr(adapter)
+    assert "options=lr_scale=2.0, warmup=3\n" in repr(adapter)
+    for method in ("none", "tent"):
+        text = repr(wildtta.adapt(build("gn_resnet"), method))
+        assert "options=the defaults\n" in text
+        assert "warm-up" not in text
+        assert ("learning rate" in text) is (method == "tent")
 
 
 def test_unloaded_adapter_says_so() -> None:

@@ -54,6 +54,8 @@ def test_plain_learns_what_wildtta_learns(method: str) -> None:
     rows = torch.randn(CLASSES, network.head.in_features, dtype=torch.float64) * 0.5 + 1.0
     lr = RATES[method]
     options: dict[str, float | None] = {} if method == "tent" else {"reliable": THRESHOLD, "recovery": None}
+    if method == "steady":
+        options["evidence"] = False
     adapter = wildtta.adapt(copy.deepcopy(network), method, lr=lr, batch_size=BATCH, **options)
     if method in ("sar2", "sar2-efficient", "steady"):
         speed.fill_bank(adapter, rows)

@@ -34,7 +34,7 @@ from wildtta.methods.sar import SAR
 from wildtta.methods.sar2.method import SAR2, SAR2Efficient
 from wildtta.methods.shot import SHOT
 from wildtta.methods.spa import SPA
-from wildtta.methods.steady import Steady
+from wildtta.methods.steady.method import Steady
 from wildtta.methods.t3a import T3A
 from wildtta.methods.tent import InfoMax, Tent
 from wildtta.methods.ttt.method import TTT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import torch
@@ -12,6 +13,8 @@ from wildtta.methods.base import Method
 from wildtta.methods.registry import get_method
 from wildtta.network import choose_parameters, inspect_network
 from wildtta.network.parameters import ParameterChoice
+from wildtta.step.compiling import refuse_compiled
+from wildtta.step.holding import refuse_held
 from wildtta.step.precision import PRECISIONS, Precision
 
 
@@ -23,6 +26,7 @@ def adapt(
     head: str | nn.Module = "auto",
     batch_size: int | None = None,
     precision: Precision | Literal["auto"] = None,
+    statistics: Literal["mean", "median"] = "mean",
     compile: bool = False,
     **options: Any,
 ) -> Adapter:
@@ -37,6 +41,8 @@ def adapt(
         head: the linear layer that makes the logits, by name or as a module; ``"auto"`` finds it.
         batch_size: for the learning rate's rule; None takes the first batch's size.
         precision: None leaves the caller's settings alone; ``"fp32"``, ``"tf32"``, ``"bf16"``; ``"auto"``: the fastest.
+        statistics: what BatchNorm's batch statistics are made of: the batch's mean, or its median, which a few malicious
+            samples do not move (MedBN, https://arxiv.org/abs/2403.19326).
         compile: run the network through :func:`torch.compile`.
         options: the method's hyper-parameters.
 
@@ -55,11 +61,17 @@ def adapt(
         raise TypeError("this model is adapted already; get the network back with model.unload() first")
     if not isinstance(model, nn.Module):
         raise TypeError(f"expected an nn.Module that returns logits, got {type(model).__name__}")
-    if precision is not None and precision not in PRECISIONS:
-        raise ValueError(f"precision must be None or one of {', '.join(PRECISIONS)}, got {precision!r}")
-    if batch_size is not None and batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1 or None (taken from the first batch), got {batch_size}")
+    check_settings(
+        parameters=parameters,
+        head=head,
+        batch_size=batch_size,
+        precision=precision,
+        statistics=statistics,
+        compile=compile,
+    )
     config = get_method(method, **options)
+    refuse_held(model)
+    refuse_compiled(model)
     refuse_half_precision(model)
     if any(parameter.is_inference() for parameter in model.parameters()):
         raise ValueError("the network was made inside torch.inference_mode() and cannot learn; make it outside")
@@ -67,4 +79,38 @@ def adapt(
         facts = inspect_network(model, head)
         choice = config.parameter_choice(facts) if parameters == "auto" else parameters
         names = choose_parameters(facts, choice, config.scope) if config.scope != "nothing" else []
-        return Adapter(facts, names, config, batch_size=batch_size, precision=precision, compiled=compile)
+        return Adapter(
+            facts,
+            names,
+            config,
+            batch_size=batch_size,
+            precision=precision,
+            median=statistics == "median",
+            compiled=compile,
+        )
+
+
+def check_settings(
+    *,
+    parameters: Any = "auto",
+    head: Any = "auto",
+    batch_size: Any = None,
+    precision: Any = None,
+    statistics: Any = "mean",
+    compile: Any = False,
+) -> None:
+    """Refuse what :func:`adapt` cannot take, whatever the network and the method."""
+    if not callable(parameters) and not isinstance(parameters, str | Iterable):
+        raise TypeError(f"parameters must be a scope, a pattern, a list of names or a function, got {parameters!r}")
+    if not isinstance(head, str | nn.Module):
+        raise TypeError(f"head must be the name of a linear layer or the layer itself, got {head!r}")
+    if precision is not None and precision not in PRECISIONS:
+        raise ValueError(f"precision must be None or one of {', '.join(PRECISIONS)}, got {precision!r}")
+    if batch_size is not None and (not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1):
+        raise ValueError(
+            f"batch_size must be at least 1 (a whole number) or None (taken from the first batch), got {batch_size!r}"
+        )
+    if statistics not in ("mean", "median"):
+        raise ValueError(f"statistics must be 'mean' or 'median', got {statistics!r}")
+    if not isinstance(compile, bool):
+        raise TypeError(f"compile must be True or False, got {compile!r}")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,18 +14,22 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from wildtta.methods.base import Method
+from wildtta.methods.base import Method, is_plain
 from wildtta.methods.gradient import GradientMethod
-from wildtta.methods.losses import entropy
 from wildtta.network import Network
 from wildtta.network.norms import BatchStatistics
-from wildtta.network.output import logits_of, with_logits, without_graph
+from wildtta.network.output import without_graph
+from wildtta.step.callers import PerCaller, is_paused, pausing
 from wildtta.step.compiling import CompiledNetwork
 from wildtta.step.engine import Engine
 from wildtta.step.graphs import GraphRunner
+from wildtta.step.holding import give_back, hold
+from wildtta.step.interrupts import Held
 from wildtta.step.learnables import Learnables
+from wildtta.step.left_out import answer_apart, left_out, remember_levels, sample_levels
 from wildtta.step.precision import Precision, fastest_precision, step_precision
 from wildtta.step.report import Answer, StepReport
+from wildtta.step.silence import Silence
 from wildtta.step.state_file import fingerprint, read_state, write_state
 
 
@@ -37,15 +43,20 @@ class Cost:
     computed_backwards: int
     resets: int
     """Recoveries."""
+    learned: int
+    """Batches that changed something."""
     skipped: int
     """Batches that could not be learned from."""
+    left_out: int
+    """Samples that were left out of their batch: not finite, or absurd in their stream."""
 
 
 class Adapter(nn.Module):
     """A network that adapts: ``adapter(images)`` returns logits and learns from the batch.
 
     Made by :func:`wildtta.adapt`. The network is changed in place (only what learns, see ``repr``);
-    :meth:`unload` gives it back bit for bit.
+    :meth:`unload` gives it back bit for bit. Any number of threads may share an adapter: calls, saves, loads and resets
+    happen one at a time.
     """
 
     network: nn.Module
@@ -58,6 +69,7 @@ class Adapter(nn.Module):
         *,
         batch_size: int | None = None,
         precision: Precision | Literal["auto"] = None,
+        median: bool = False,
         compiled: bool = False,
     ) -> None:
         super().__init__()
@@ -68,10 +80,10 @@ class Adapter(nn.Module):
         """Whether steps of one shape may be recorded and replayed as CUDA graphs: faster, at the price of memory."""
         self.replayed = False
         """Whether the last batch was answered by replaying a recorded step."""
-        self._paused = False
+        self._silence = Silence()
         self._precision_open = precision == "auto"
         self._rank = facts.input_rank
-        self._last: StepReport | None = None
+        self._share()
         self._training_before = {name: module.training for name, module in self.network.named_modules()}
         self._grad_before = {name: parameter.requires_grad for name, parameter in self.network.named_parameters()}
         parameters = dict(self.network.named_parameters())
@@ -79,13 +91,18 @@ class Adapter(nn.Module):
         self._engine = Engine(facts, learnables, method, None if precision == "auto" else precision)
         self._engine.fastest = precision == "auto"
         self._engine.given_batch_size = self._engine.batch_size = batch_size
+        self._engine.median = median
+        if median and not self._engine.batch_statistics:
+            raise ValueError(
+                f"statistics='median' has no effect: {type(self.network).__name__} has no BatchNorm layer, or "
+                f"{method.name} keeps the source's statistics; leave it out"
+            )
         self._graphs = self._new_graphs()
-        self._batch_statistics: BatchStatistics | None = None
         self._arrange()
-        source = self._engine.source
-        self._fingerprint = fingerprint(self.network, {} if source is None else self._engine.learnables.split(source))
+        self._fingerprint: str | None = None
         if compiled:
             self._engine.compiled = CompiledNetwork(self.network, facts.head)
+        hold(self.network, self)
 
     def _arrange(self) -> None:
         """Evaluation mode everywhere; only what learns has gradients; batch statistics where the method uses them."""
@@ -94,46 +111,83 @@ class Adapter(nn.Module):
             parameter.requires_grad_(id(parameter) in learns)
         for module in self.network.modules():
             module.training = False
-        if self._engine.batch_statistics:
-            self._batch_statistics = BatchStatistics(self.network)
+        if self._engine.batch_statistics and not self._engine.median:
+            self._engine.batch_norms = BatchStatistics(self.network)
 
     def _new_graphs(self) -> GraphRunner | None:
         learns_by_gradient = isinstance(self.method, GradientMethod) and self._engine.learns
         return GraphRunner(self.method, self._engine) if learns_by_gradient else None  # type: ignore[arg-type]
 
+    # -- one at a time -------------------------------------------------------------------------------------------------
+
+    def _share(self) -> None:
+        """What several callers of one adapter need; made anew in a copy."""
+        self._turn = threading.RLock()
+        self._answering = False
+        self._last: PerCaller[StepReport] = PerCaller()
+        self._stream: Any = None
+        """The CUDA stream that the state was last changed on."""
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[Engine]:
+        """The adapter to oneself: other threads and signals wait; what was broken off before is undone first."""
+        if self._answering and self._turn._is_owned():  # type: ignore[attr-defined]
+            raise RuntimeError(
+                "the adapter was used from within its own step (a hook, or the handler of a second signal); "
+                "wait until the call is over"
+            )
+        with Held(), self._turn:
+            self._check_in_use()
+            self._engine.settle()
+            try:
+                yield self._engine
+            except BaseException:
+                self._engine.settle()
+                raise
+
+    def _follow_stream(self, device: torch.device) -> None:
+        """Work on the state of a caller with another CUDA stream comes after that of the caller before."""
+        if device.type != "cuda":
+            return
+        stream: Any = torch.cuda.current_stream(device)
+        if self._stream is not None and self._stream != stream:
+            stream.wait_stream(self._stream)
+        self._stream = stream
+
     # -- the call ------------------------------------------------------------------------------------------------------
 
     def forward(self, images: Tensor) -> Any:
         """Logits for ``images`` (without a graph), then one update. Same kind of object as the bare network returns."""
-        self._check_in_use()
-        self._validate(images)
-        engine = self._engine
-        with torch.inference_mode(False), torch.enable_grad(), self._first_batch(images):
-            images = images.detach()
-            if images.is_inference():
-                images = images.clone()
-            if self._precision_open:
-                engine.precision = fastest_precision(self._one_prediction, images)
-                self._precision_open = False
-            with step_precision(engine.precision, images.device):
-                answer = self._answer(images)
-        self._rank = images.dim()
-        self._last = answer.report
+        with self._alone() as engine:
+            self._validate(images)
+            self._answering = True
+            try:
+                with torch.inference_mode(False), torch.enable_grad():
+                    answer = self._answered(images.detach())
+            finally:
+                self._answering = False
+            self._rank = images.dim()
+            answer.report.step = engine.calls
+            self._last.set(answer.report)
+            told = self._silence.take()
+        for message in told:
+            warnings.warn(message, stacklevel=4)
         return without_graph(answer.output.raw)
 
-    @contextlib.contextmanager
-    def _first_batch(self, images: Tensor) -> Iterator[None]:
-        """The first batch sets batch size and image shape; one that fails sets nothing, a paused one no batch size."""
+    def _answered(self, images: Tensor) -> Answer:
         engine = self._engine
-        before = engine.batch_size, engine.image_shape
-        if engine.batch_size is None and not self._paused:
-            engine.batch_size = len(images)
-        engine.see(tuple(images.shape[1:]))
-        try:
-            yield
-        except BaseException:
-            engine.batch_size, engine.image_shape = before
-            raise
+        self._follow_stream(images.device)
+        if images.is_inference():
+            images = images.clone()
+        if self._precision_open:
+            engine.precision = fastest_precision(self._one_prediction, images)
+            self._precision_open = False
+        with step_precision(engine.precision, images.device):
+            if is_paused(self):
+                return self._predict(images)
+            answer = self._learn(images)
+            self._silence.after(engine, images, answer)
+            return answer
 
     def _one_prediction(self, images: Tensor, precision: Precision) -> None:
         """One forward pass at ``precision``, for timing (without a graph: it must not need more memory than a step)."""
@@ -144,45 +198,33 @@ class Adapter(nn.Module):
         finally:
             engine.precision = before
 
-    def _answer(self, images: Tensor) -> Answer:
+    def _predict(self, images: Tensor) -> Answer:
         engine = self._engine
-        if self.method.mixes_samples(engine):
-            finite = torch.isfinite(images).flatten(1).all(1)
-            if not bool(finite.all()):
-                return self._answer_without(images, finite)
-        if self._paused:
-            return self.method.predict(engine, images)
-        self._graphs = self._graphs or self._new_graphs()
-        self.replayed = False
-        if self.cuda_graphs and self._graphs is not None and self._graphs.ready_for(images):
-            answer = self._graphs.run(images)
-            if answer is not None:
-                self.replayed = True
-                return answer
-        return self.method.step(engine, images)
+        found = sample_levels(engine, images)
+        answer = answer_apart(engine, images, found, self.method.predict, learning=False)
+        engine.calls += 1
+        return answer
 
-    def _answer_without(self, images: Tensor, finite: Tensor) -> Answer:
-        """Where samples see each other, one that is not finite would spoil all others: it is left out, its row is NaN."""
+    def _learn(self, images: Tensor) -> Answer:
+        """One step: by replaying a recorded one, else eagerly. A first batch that fails sets neither size nor shape."""
         engine = self._engine
-        kept = finite.nonzero().squeeze(1)
-        source = images[kept] if len(kept) else torch.zeros_like(images[:1])
-        answer = self.method.predict(engine, source)
-        rows = torch.full((len(images), answer.output.logits.shape[1]), torch.nan, device=images.device)
-        rows = rows.to(answer.output.logits.dtype)
-        if len(kept):
-            rows[kept] = answer.output.logits.detach()
-        answer.output.logits = rows
-        answer.output.raw = with_logits(answer.output.raw, rows.to(logits_of(answer.output.raw).dtype))
-        report = answer.report
-        report.seen = torch.tensor(len(images))
-        report.entropies = entropy(rows)
-        report.mask = torch.zeros_like(report.entropies, dtype=torch.bool)
-        report.forwards = report.computed_forwards = torch.tensor(len(kept))
-        if not len(kept):
-            report.used_redundancy = report.used_inequity = torch.full((), torch.nan)
-        if not self._paused:
-            engine.count(skipped=1, forwards=len(kept), computed_forwards=len(kept))
-            report.skipped = engine.memory["skipped"].clone()
+        found = sample_levels(engine, images)
+        self._graphs = self._graphs or self._new_graphs()
+        replayed = None
+        if self.cuda_graphs and self._graphs is not None and self._graphs.ready_for(images):
+            replayed = None if any(left_out(engine, found)) else self._graphs.run(images)
+        self.replayed = replayed is not None
+        if replayed is not None:
+            remember_levels(engine, found)
+            engine.calls += 1
+            return replayed
+        with engine.all_or_nothing(), engine.drawing():
+            if engine.batch_size is None:
+                engine.batch_size = len(images)
+            engine.see(tuple(images.shape[1:]))
+            answer = answer_apart(engine, images, found, self.method.step, learning=True)
+            remember_levels(engine, found)
+            engine.calls += 1
         return answer
 
     def _validate(self, images: Tensor) -> None:
@@ -240,16 +282,20 @@ class Adapter(nn.Module):
 
     @property
     def last(self) -> StepReport:
-        """What happened in the last call. Tensors: reading one is what synchronises."""
-        if self._last is None:
-            raise RuntimeError("there is no last step yet: call the adapter on a batch first")
-        return self._last
+        """What happened in the last call of this thread (or asyncio task). Tensors: reading one is what synchronises."""
+        report = self._last.get()
+        if report is None:
+            raise RuntimeError(
+                "there is no last step yet: call the adapter on a batch first. Every thread and asyncio task has its own; "
+                "where a call runs in another thread (asyncio.to_thread), read model.last there"
+            )
+        return report
 
     @property
     def cost(self) -> Cost:
         """Forward and backward passes so far, in samples; reading it synchronises with the device."""
-        self._check_in_use()
-        return Cost(**{item.name: int(self._engine.memory[item.name]) for item in dataclasses.fields(Cost)})
+        with self._alone() as engine:
+            return Cost(**{item.name: int(engine.memory[item.name]) for item in dataclasses.fields(Cost)})
 
     @property
     def learning_rate(self) -> float:
@@ -265,40 +311,35 @@ class Adapter(nn.Module):
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[Adapter]:
-        """Predict only, as long as the context lasts."""
-        before, self._paused = self._paused, True
-        try:
+        """Predict only, as long as the context lasts: for this caller, other threads and asyncio tasks go on learning."""
+        with pausing(self):
             yield self
-        finally:
-            self._paused = before
 
     def reset(self) -> None:
         """Back to the initial state: parameters, momentum, bank, averages, counters."""
-        self._check_in_use()
-        with torch.inference_mode(False):
-            self._engine.reset()
-        self._last = None
-        self._rank = self._facts.input_rank
+        with self._alone() as engine, torch.inference_mode(False), engine.all_or_nothing():
+            engine.reset()
+            self._last = PerCaller()
+            self._rank = self._facts.input_rank
 
     def unload(self) -> nn.Module:
         """The untouched network back, bit for bit; the adapter cannot be used afterwards."""
-        self._check_in_use()
-        engine = self._engine
-        if engine.learns and engine.source is not None:
-            with torch.inference_mode(False):
-                engine.learnables.assign(engine.source)
-        if self._batch_statistics is not None:
-            self._batch_statistics.remove()
-        if engine.compiled is not None:
-            engine.compiled.remove()
-        for name, module in self.network.named_modules():
-            module.training = self._training_before[name]
-        for name, parameter in self.network.named_parameters():
-            parameter.requires_grad_(self._grad_before[name])
-        network = self.network
-        self._graphs = None
-        del self._engine
-        return network
+        with self._alone() as engine:
+            if engine.learns and engine.source is not None:
+                with torch.inference_mode(False):
+                    engine.learnables.assign(engine.source)
+            if engine.batch_norms is not None:
+                engine.batch_norms.remove()
+            if engine.compiled is not None:
+                engine.compiled.remove()
+            for name, module in self.network.named_modules():
+                module.training = self._training_before[name]
+            for name, parameter in self.network.named_parameters():
+                parameter.requires_grad_(self._grad_before[name])
+            self._graphs = None
+            give_back(self.network)
+            del self._engine
+        return self.network
 
     def _check_in_use(self) -> None:
         if "_engine" not in self.__dict__:
@@ -307,54 +348,64 @@ class Adapter(nn.Module):
     # -- state -------------------------------------------------------------------------------------------------------------
 
     def online_state(self) -> dict[str, Tensor]:
-        """All that learning changed: the learned parameters and the method's declared state."""
-        self._check_in_use()
+        """All that learning changed: copies of the learned parameters and of the method's declared state."""
+        with self._alone(), torch.inference_mode(False):
+            return self._state()
+
+    def _state(self) -> dict[str, Tensor]:
         engine = self._engine
+        engine.read()
         learned = engine.learnables.split(engine.learnables.vector()) if engine.learns else {}
         return {
             **{f"parameters/{name}": value for name, value in learned.items()},
-            **{f"memory/{name}": value for name, value in engine.memory.items()},
+            **{f"memory/{name}": value.clone() for name, value in engine.memory.items()},
         }
 
     def save(self, path: str | Path) -> None:
         """Write the online state alone (safetensors, atomically); a run that loads it goes on bit for bit."""
-        self._check_in_use()
-        engine = self._engine
-        facts = {
-            "method": self.method.name,
-            "options": self.method.plain_options(),
-            "network": self._fingerprint,
-            "batch_size": engine.batch_size,
-            "share": None if engine.share is None else engine.share.hex(),
-            "host_steps": engine.host_steps,
-            "gate_open": engine.gate_open,
-            "image_shape": engine.image_shape,
-            "precision": engine.precision,
-        }
-        write_state(path, self.online_state(), facts)
+        with self._alone() as engine, torch.inference_mode(False):
+            tensors = self._state()
+            facts = {
+                "method": self.method.name,
+                "options": self.method.plain_options(),
+                "network": self._source_fingerprint(),
+                "batch_size": engine.batch_size,
+                "share": None if engine.share is None else engine.share.hex(),
+                "host_steps": engine.host_steps,
+                "calls": engine.calls,
+                "gate_open": engine.gate_open,
+                "image_shape": engine.image_shape,
+                "precision": engine.precision,
+            }
+        write_state(path, tensors, facts)
 
     def load(self, path: str | Path) -> None:
         """Continue where :meth:`save` left off; a state of another method, network or format is refused with the reason."""
         self._check_in_use()
-        with torch.inference_mode(False):
-            self._resume(path)
-
-    def _resume(self, path: str | Path) -> None:
         tensors, facts = read_state(path)
+        with self._alone() as engine, torch.inference_mode(False), engine.all_or_nothing():
+            self._resume(path, tensors, facts)
+
+    def _resume(self, path: str | Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
         if facts["method"] != self.method.name:
             raise ValueError(f"{path} is a state of {facts['method']!r}, this adapter runs {self.method.name!r}")
-        if facts["network"] != self._fingerprint:
+        ours = self._source_fingerprint()
+        if facts["network"] != ours:
             raise ValueError(
                 f"{path} was saved from another network (or other weights, or other parameters that learn): "
-                f"its fingerprint is {facts['network'][:8]}, this network's is {self._fingerprint[:8]}"
+                f"its fingerprint is {facts['network'][:8]}, this network's is {ours[:8]}"
             )
         engine = self._engine
         if facts["image_shape"] is not None:
             engine.see(tuple(facts["image_shape"]))
-        present = self.online_state()
-        if set(tensors) != set(present) or any(tensors[name].shape != present[name].shape for name in present):
-            odd = sorted(set(tensors) ^ set(present)) or [n for n in present if tensors[n].shape != present[n].shape]
+        present = self._state()
+        odd = sorted(set(tensors) ^ set(present)) or [n for n in present if not _alike(tensors[n], present[n])]
+        if odd:
             raise ValueError(f"{path} does not fit this adapter's options: {', '.join(odd[:4])} differ")
+        unknown_at_first = {f"memory/{name}": value.isnan() for name, value in engine.blank_state().items()}
+        odd = [name for name in present if not _finite(tensors[name], unknown_at_first.get(name))]
+        if odd:
+            raise ValueError(f"{path} holds values that are not finite, in {', '.join(odd[:4])}; take another state")
         mine = self.method.plain_options()
         changed = [name for name, value in mine.items() if facts["options"].get(name) != value]
         if changed:
@@ -372,6 +423,18 @@ class Adapter(nn.Module):
         engine.batch_size = facts["batch_size"]
         engine.share = None if facts["share"] is None else float.fromhex(facts["share"])
         engine.host_steps, engine.gate_open = facts["host_steps"], facts["gate_open"]
+        engine.calls = max(engine.calls, facts["calls"])
+        engine.doubtful = ()
+
+    def _source_fingerprint(self) -> str:
+        """Of every weight and buffer from before adaptation; found when it is first needed."""
+        if self._fingerprint is None:
+            engine, source = self._engine, {}
+            if engine.learns and engine.source is not None:
+                values = engine.learnables.split(engine.source).values()
+                source = dict(zip(engine.learnables.parameters, values, strict=True))
+            self._fingerprint = fingerprint(self.network, source)
+        return self._fingerprint
 
     # -- nn.Module's verbs ---------------------------------------------------------------------------------------------------
 
@@ -382,32 +445,99 @@ class Adapter(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Adapter:
         """``.to``, ``.cuda``, ``.double``…: the online state follows the network; float16 is refused before it happens."""
-        if "_engine" in self.__dict__ and fn(torch.empty_like(self._facts.head.weight[:0])).dtype == torch.float16:
-            raise TypeError(_HALF_ADVICE.format("this would make the parameters float16"))
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if "_engine" in self.__dict__:
-            with torch.inference_mode(False):
-                self._engine.moved()
-            self._graphs = self._new_graphs()
+        with self._turn:
+            if "_engine" in self.__dict__:
+                before = self._facts.head.weight.dtype
+                after = fn(torch.empty_like(self._facts.head.weight[:0])).dtype
+                if after == torch.float16:
+                    raise TypeError(_HALF_ADVICE.format("this would make the parameters float16"))
+                if after != before:
+                    self._source_fingerprint()  # of the weights as they came
+            super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+            if "_engine" in self.__dict__:
+                with torch.inference_mode(False):
+                    self._engine.moved()
+                self._graphs = self._new_graphs()
         return self
+
+    # Copies and pickles are made between two steps, and without what belongs to this process: recordings, reports, locks.
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self._copied({})
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Adapter:
+        twin = memo[id(self)] = type(self).__new__(type(self))
+        twin.__setstate__(self._copied(memo))
+        return twin
+
+    def _copied(self, memo: dict[int, Any]) -> dict[str, Any]:
+        with self._turn:
+            if "_engine" in self.__dict__:
+                self._engine.settle()
+            left = ("_turn", "_last", "_stream", "_graphs")
+            return copy.deepcopy({name: value for name, value in vars(self).items() if name not in left}, memo)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._share()
+        self._graphs = None
+        if "_engine" in self.__dict__:
+            hold(self.network, self)
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Refused: what learns is compiled by ``adapt(network, compile=True)``."""
+        raise RuntimeError(_COMPILE_ADVICE)
+
+    @property
+    def _initialize_hook(self) -> None:
+        """Where :func:`torch.compile` looks whether a module is a lazy one: the place to answer that it is an adapter."""
+        raise RuntimeError(_COMPILE_ADVICE)
 
     def __repr__(self) -> str:
         if "_engine" not in self.__dict__:
             return f"Adapter(unloaded, {type(self.network).__name__})"
-        facts, names = self._facts, self.learned_parameters
+        engine, facts, names = self._engine, self._facts, self.learned_parameters
         total = sum(parameter.numel() for parameter in self.network.parameters())
-        size = self._engine.learnables.size if names else 0
+        size = engine.learnables.size if names else 0
         shown = ", ".join(names) if len(names) <= 6 else f"{', '.join(names[:3])}, …, {', '.join(names[-2:])}"
         frozen = [name for name in facts.norm_names if not any(learned.startswith(f"{name}.") for learned in names)]
+        batch = "batch median" if engine.median else "batch"
+        statistics = batch if engine.batch_statistics else "source" if facts.has_batch_norm else "per sample"
+        usual = {item.name: item.default for item in dataclasses.fields(self.method)}
+        options = {name: value for name, value in self.method.options().items() if is_plain(value)}
+        changed = [f"{name}={value!r}" for name, value in options.items() if value != usual[name]]
+        resolved = self.resolved
+        guess = "" if engine.batch_size else " (if batches are of 64; the first one tells)"
         lines = [
             f"method={self.method.name}",
+            f"options={', '.join(changed) or 'the defaults'}",
+            *([f"learning rate={self.learning_rate:g}{guess}"] if "lr" in options else []),
+            *([f"warm-up={resolved['warmup']} classes"] if resolved.get("warmup") is not None else []),
             f"network={type(self.network).__name__} ({facts.family}, {facts.classes} classes)",
             f"head={facts.head_name} ({facts.feature_width} features)",
             f"learns={len(names)} parameters, {size:,} of {total:,} values: {shown or 'none'}",
             f"frozen norms={', '.join(frozen) or 'none'}",
-            f"statistics={'batch' if self._engine.batch_statistics else 'source' if facts.has_batch_norm else 'per sample'}",
+            f"statistics={statistics}",
         ]
         return "Adapter(\n  " + "\n  ".join(lines) + "\n)"
+
+
+_COMPILE_ADVICE = (
+    "an adapter cannot be compiled as a whole: it changes its weights in every call. Compile the network in it with "
+    "wildtta.adapt(network, compile=True)"
+)
+
+
+def _alike(stored: Tensor, present: Tensor) -> bool:
+    """One shape and one kind of number; a float may be stored wider or narrower."""
+    floats = stored.is_floating_point() and present.is_floating_point()
+    return stored.shape == present.shape and (floats or stored.dtype == present.dtype)
+
+
+def _finite(values: Tensor, may_be_nan: Tensor | None) -> bool:
+    """Finite but where NaN stands for a value that is not known yet."""
+    fine = torch.isfinite(values)
+    return bool((fine if may_be_nan is None else fine | (values.isnan() & may_be_nan.to(values.device))).all())
 
 
 _HALF_ADVICE = (

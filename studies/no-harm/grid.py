@@ -98,6 +98,47 @@ BATCH_NORM_2 = (
 )
 TESTBED = (STEADY, ZEROSIAM, CENTRED, new(STEADY, name="steady gated", gate=0.08, gate_step=True, recovery=0.0))
 ON_SMALL_BATCHES = ("siam+pull", "centred x4", "recentre bank", "rest", "spread")
+GATED = new(STEADY, name="steady 0.2", recovery=0.0, evidence=True, recentre=1.0, gate_step=True)
+FIRST = {"error_limits": (0.15, 0.25), "error_weight": 2.0, "recentre_rows": 1.0, "boost": 1.0, "binary": True}
+"""The evidence as it was first tried."""
+TERMS = (
+    new(GENTLE, name="recentring alone", entropy=0.0, evidence=True, recentre=1.0, **FIRST),
+    new(GATED, name="E R I", **FIRST),
+    new(GATED, name="R I", entropy=0.0, **FIRST),
+    new(GATED, name="E I", redundancy=0.0, **FIRST),
+    new(GATED, name="I", entropy=0.0, redundancy=0.0, **FIRST),
+    new(GATED, name="centred E, I", redundancy=0.0, centred=1.0, **FIRST),
+    new(GATED, name="E R/10 I", **FIRST | {"redundancy": 2e4}),
+    new(GATED, name="E R I, no recentring", **FIRST | {"recentre": 0.0}),
+    new(CENTRED, name="centred x16", evidence=True, recentre=1.0, gate_step=True, **FIRST),
+    STEADY,
+)
+HALF = {"recentre_rows": 0.5, "binary": True}
+VARIANTS = (
+    GATED,
+    new(GATED, name="rows 0.25", recentre_rows=0.25),
+    new(GATED, name="rows 0.5, boost 1, two classes too", boost=1.0, **HALF),
+    new(GATED, name="rows 0.5, boost 3, two classes too", boost=3.0, **HALF),
+    new(GATED, name="rows 0.5, hold 1000, two classes too", boost=1.0, hold=1000.0, **HALF),
+    new(GATED, name="pull 0.08, boost 3", pull=0.08, boost=3.0),
+)
+
+
+def by_stream(prior: float, window: float, choose: float, depth: float) -> Rule:
+    """BatchNorm by the stream's statistics; ``choose`` = −1: always."""
+    name = f"bn {prior:g}, {window:g}, choose {choose:g}, depth {depth:g}"
+    statistics = {"bn_prior": prior, "bn_window": window, "bn_depth": depth}
+    return new(GENTLE, name=name, entropy=0.0, batch_statistics=False, choose=choose, **statistics)
+
+
+CHOICES = (
+    *(by_stream(16, 1000, choose, 0.0) for choose in (0.0, 0.05, 0.1, 0.15, 0.2)),
+    *(by_stream(16, 1000, choose, depth) for choose in (0.0, 0.02, 0.05) for depth in (0.5, 1.0, 2.0)),
+    by_stream(16, 1000, 0.0, 4.0), by_stream(16, 1000, -1, 2.0), by_stream(16, 1000, -1, 4.0),
+    by_stream(64, 1000, 0.1, 0.0), by_stream(4, 1000, 0.1, 0.0), by_stream(16, 300, 0.05, 0.0),
+    new(GENTLE, name="bn batch", entropy=0.0),
+)  # fmt: skip
+ON_SMALL_BATCHES = (*ON_SMALL_BATCHES, GATED.name, by_stream(16, 1000, 0.0, 1.0).name)
 RULES: dict[str, tuple[Rule, ...]] = {
     "screen": (*BASELINES, *SCREEN),
     "baselines": BASELINES,
@@ -106,6 +147,8 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "remedies": REMEDIES,
     "batch-norm": BATCH_NORM_2,
     "testbed": TESTBED,
+    "terms": TERMS,
+    "variants": VARIANTS,
 }
 
 
@@ -116,24 +159,27 @@ def domains_for(part: str) -> list[str]:
     return names + [name for c in corruptions if (name := domain(c, 5)) not in names]
 
 
-def core_streams(labels: torch.Tensor, names: list[str], part: str, length: int) -> list[Stream]:
+def core_streams(labels: torch.Tensor, names: list[str], part: str, length: int, seed: int = 0) -> list[Stream]:
     """Batches of 64: the core of the battery."""
     some = PER_CORRUPTION[part]
-    streams = [make(labels, names, s, on, length=length) for on in some for s in ("shuffled", "order")]
-    streams += [make(labels, names, "short-order", on, length=length) for on in (some[0], some[2])]
-    streams += [make(labels, names, s, "5", length=length) for s in ("mixture", "continual", "continual-order")]
-    streams += [make(labels, names, s, CLEAN, length=length) for s in ("clean", "clean-order", "clean-one-class")]
-    streams += [make(labels, names, s, some[2], length=length) for s in ("one-class", "comes-and-goes")]
-    return streams
+
+    def stream(scenario: str, on: str) -> Stream:
+        return make(labels, names, scenario, on, length=length, seed=seed)
+
+    streams = [stream(scenario, on) for on in some for scenario in ("shuffled", "order")]
+    streams += [stream("short-order", on) for on in (some[0], some[2])]
+    streams += [stream(scenario, "5") for scenario in ("mixture", "continual", "continual-order")]
+    streams += [stream(scenario, CLEAN) for scenario in ("clean", "clean-order", "clean-one-class")]
+    return streams + [stream(scenario, some[2]) for scenario in ("one-class", "comes-and-goes")]
 
 
-def small_batches(labels: torch.Tensor, names: list[str], part: str) -> list[Stream]:
+def small_batches(labels: torch.Tensor, names: list[str], part: str, seed: int = 0) -> list[Stream]:
     """Batches of 1, 4 and 16, on shorter streams."""
     some = PER_CORRUPTION[part]
-    singles = [make(labels, names, "single", on, length=1_024, batch=1) for on in (some[0], some[2])]
-    singles += [make(labels, names, "order", some[2], length=1_024, batch=1)]
-    fours = [make(labels, names, s, some[2], length=2_048, batch=4) for s in ("four", "order")]
-    return singles + fours + [make(labels, names, s, some[2], length=4_000, batch=16) for s in ("sixteen", "order")]
+    asked = [("single", some[0], 1_024, 1), ("single", some[2], 1_024, 1), ("order", some[2], 1_024, 1)]
+    asked += [(scenario, some[2], 2_048, 4) for scenario in ("four", "order")]
+    asked += [(scenario, some[2], 4_000, 16) for scenario in ("sixteen", "order")]
+    return [make(labels, names, s, on, length=length, batch=batch, seed=seed) for s, on, length, batch in asked]
 
 
 def one_network(
@@ -149,6 +195,8 @@ def one_network(
     chosen = list(RULES[rules])
     if copies.batch_norms and rules in ("screen", "rest"):
         chosen = [rule for rule in chosen if rule in BASELINES] + list(BATCH_NORM)
+    if copies.batch_norms and rules in ("terms", "variants"):
+        chosen = list(CHOICES)
     if rules in ("outputs", "rest"):
         save_outputs(copies, pool, out.with_name(f"{name}.outputs.pt"))
     streams = core_streams(pool.labels, pool.names, part, length)
@@ -159,11 +207,19 @@ def one_network(
             "order/gaussian_noise-3/0",
             "mixture/5/0",
             "continual-order/5/0",
+            "clean/clean/0",
+            "clean-order/clean/0",
+            "short-order/fog-5/0",
+            "continual/5/0",
         )
         streams = [stream for stream in streams if stream.name in few_names]
     most = MOST_IMAGES.get(split_name(name)[0], 3_072)
     print(f"{name}: ready after {time.time() - started:.1f} s", flush=True)
     few = [rule for rule in chosen if rule in BASELINES or rule.name in ON_SMALL_BATCHES or rule in BATCH_NORM]
+    if copies.batch_norms:
+        streams += [
+            make(pool.labels, pool.names, "one-class", on, seed=k) for k in (1, 2) for on in PER_CORRUPTION[part][::2]
+        ]
     first = [Cell(rule, stream) for rule in chosen for stream in streams]
     second = [Cell(rule, s) for rule in few for s in small_batches(pool.labels, pool.names, part)]
     with out.open("w") as file:

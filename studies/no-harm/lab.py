@@ -65,6 +65,8 @@ class Rule:
     # What the study tries.
     bn_prior: float = INF
     """Samples that the source's statistics are worth; inf: they stay."""
+    bn_depth: float = 0.0
+    """The stream's share in a BatchNorm layer's statistics falls as (1 − depth)^this from the first layer to the last."""
     bn_window: float = 1_000.0
     """Samples after which what was seen of the stream counts 1/e."""
     centred: float = 0.0
@@ -77,6 +79,22 @@ class Rule:
     """The mean of the class centroids in place of the mean of the samples."""
     gate: float = 0.0
     """Entropy that recentring may cost, in units of ln C: trust is 1 up to a quarter of this, 0 from this on."""
+    evidence: bool = False
+    """Trust by what recentring costs the last samples and by how many classes the bank has really seen: steady 0.2."""
+    cost_limits: tuple[float, float] = (0.02, 0.08)
+    error_limits: tuple[float, float] = (0.1, 0.2)
+    """Between these sampling errors of the rows' mean, trust in it falls from 1 to 0."""
+    dominance_power: float = 1.5
+    error_weight: float = 1.5
+    smallest_shift: float = 0.25
+    recentre_rows: float = 0.0
+    """Share of the rows' mean that is taken from the answers where the rows speak louder than the last samples."""
+    hold: float = 0.0
+    """Samples over which the strength of a step is held (0: not)."""
+    boost: float = 2.0
+    """Steps are scaled by the strength of the evidence times this, at most 1."""
+    binary: bool = False
+    """Trust as it is also with two classes; otherwise times (C − 2)/(C − 1)."""
     gate_step: bool = False
     """Steps scaled by that trust."""
     least_shift: float = 0.0
@@ -179,6 +197,7 @@ class Copies:
         number = len(rules)
         self.use_batch = torch.tensor([float(r.batch_statistics) for r in rules], device=self.device)[:, None]
         self.prior = torch.tensor([r.bn_prior for r in rules], device=self.device)[:, None]
+        self.depth = torch.tensor([r.bn_depth for r in rules], device=self.device)[:, None]
         self.keep = torch.tensor([math.exp(-batch / r.bn_window) for r in rules], device=self.device)[:, None]
         self.seen = torch.zeros(number, 1, device=self.device)
         self.seen_now = self.seen
@@ -209,6 +228,8 @@ class Copies:
             self.fresh[place] = sums
             self.seen_now = self.keep * self.seen + self.batch
             share = self.seen_now / (self.seen_now + self.prior)
+            above = 1 - self.batch_norms.index(place) / len(self.batch_norms)
+            share = share * above**self.depth
             stream_mean = sums[0] / self.seen_now
             stream_var = (sums[1] / self.seen_now - stream_mean.square()).clamp(min=0)
             use_mean = mean_source + share * (stream_mean - mean_source)
@@ -267,7 +288,7 @@ class Stacked:
     def __init__(self, rules: Sequence[Rule], device: str) -> None:
         self.rules = rules
         for item in fields(Rule):
-            if item.name not in ("name", "conv_rate", "transformer_rate"):
+            if item.name not in ("name", "conv_rate", "transformer_rate", "cost_limits", "error_limits"):
                 setattr(self, item.name, column(rules, item.name, device))
 
     def __getattr__(self, name: str) -> Any:
@@ -315,6 +336,16 @@ class Group:
         self.spread_sum = torch.zeros(number, 1, device=device)
         self.logit_sum = torch.zeros(number, classes, device=device)
         self.advantage = torch.zeros(number, device=device)
+        self.dom_rows = torch.zeros(number, classes, classes, device=device) if o.any("evidence") else None
+        self.dom_weight = torch.zeros(number, classes, device=device)
+        self.cost_limits = torch.tensor([r.cost_limits for r in rules], device=device).T
+        self.error_limits = torch.tensor([r.error_limits for r in rules], device=device).T
+        self.cost_trust = torch.zeros(number, device=device)
+        self.held = torch.zeros(number, device=device)
+        self.mean_sum = torch.zeros(number, classes, device=device)
+        self.mean_spread = torch.zeros(number, device=device)
+        self.mean_weight = torch.zeros(number, device=device)
+        self.strength_sum = torch.zeros(number, device=device)
         self.zeta = min(max(10, classes // 10), classes // 2)
         if o.any("predictor"):
             self.predictor = torch.eye(width, device=device).repeat(number, 1, 1)
@@ -564,6 +595,9 @@ class Group:
         were of one class, what made them certain is gone.
         """
         o = self.o
+        if o.any("evidence"):
+            self.weigh_rows(logits)
+            return
         if not o.any("gate"):
             return
         self.ring = torch.cat((self.ring, logits), 1)[:, -max(64, self.batch) :]
@@ -571,6 +605,59 @@ class Group:
         cost = (entropy(self.ring - mean) - entropy(self.ring)).mean(1) / math.log(self.copies.classes)
         trust = ((o.gate - cost) / (0.75 * o.gate).clamp(min=1e-6)).clamp(0, 1)
         self.trust = torch.where(o.gate > 0, trust, torch.ones_like(trust)) * float(self.ring.shape[1] >= 16)
+
+    def weigh_rows(self, logits: Tensor) -> None:
+        """Strength in [0, 1] and the shift to take away [K, C]; see FINDINGS.md."""
+        o, classes, batch = self.o, self.copies.classes, self.batch
+        flat = logits - logits.mean(-1, keepdim=True)
+        self.ring = torch.cat((self.ring, flat), 1)[:, -max(64, batch) :]
+        labels = flat.argmax(-1)
+        member = F.one_hot(labels, classes).to(flat.dtype)
+        counts = member.sum(1)
+        recent = F.one_hot(self.ring.argmax(-1), classes).to(flat.dtype).sum(1)
+        dominance = (recent / recent.amax(1, keepdim=True).clamp(min=1)) ** o.dominance_power[:, None]
+        centroids = member.transpose(1, 2) @ flat / counts.clamp(min=1)[..., None]
+        weight = self.dom_weight * math.exp(-batch / 2000)
+        new = counts * dominance
+        share = new / (new + 4 * weight).clamp(min=1e-9)
+        self.dom_rows = self.dom_rows + share[..., None] * (centroids - self.dom_rows)
+        self.dom_weight = weight = torch.where(counts > 0, torch.maximum(weight, dominance), weight)
+        total = weight.sum(1).clamp(min=1e-9)
+        centre = (weight[..., None] * self.dom_rows).sum(1) / total[:, None]
+        seen = total.square() / weight.square().sum(1).clamp(min=1e-9)
+        spread = (weight * (self.dom_rows - centre[:, None]).square().sum(-1)).sum(1) / total
+        error = ((1 - seen / classes).clamp(min=0) / seen.clamp(min=1e-9)).sqrt()
+        identified = torch.where(o.binary > 0, 1.0, (classes - 2) / (classes - 1))
+        trust_rows = identified * falling(error, self.error_limits)
+        doubt = (o.error_weight * error).square() + o.smallest_shift.square()
+        rows = trust_rows * (1 - doubt * spread / centre.square().sum(1).clamp(min=1e-9)).clamp(min=0)
+        mean = self.ring.mean(1, keepdim=True)
+        scale = math.sqrt(2 * math.log(classes)) / (self.ring.square().sum(-1).mean(1) / classes).sqrt().clamp(min=1e-9)
+        scaled = self.ring * scale[:, None, None]
+        cost = (entropy(self.ring - mean) - entropy(self.ring)).mean(1)
+        even = (entropy(scaled - scaled.mean(1, keepdim=True)) - entropy(scaled)).mean(1)
+        cost = torch.maximum(cost, even) / math.log(classes)
+        now = identified * falling(cost, self.cost_limits) * float(self.ring.shape[1] >= 64)
+        self.cost_trust = trust = torch.minimum(now, self.cost_trust + batch / 256)
+        keep = math.exp(-batch / 1000)
+        self.mean_sum = keep * self.mean_sum + trust[:, None] * flat.sum(1)
+        about = (self.ring - mean).square().sum(-1).mean(1)
+        self.mean_spread = keep * self.mean_spread + trust * batch * about
+        self.mean_weight = keep * self.mean_weight + trust * batch
+        known = self.mean_weight.clamp(min=1e-6)
+        average = self.mean_sum / known[:, None]
+        clear = 1 - o.smallest_shift.square() * self.mean_spread / known / average.square().sum(1).clamp(min=1e-9)
+        recent_strength = trust * clear.clamp(min=0) * self.mean_weight / (self.mean_weight + 32)
+        by_rows = rows > recent_strength
+        self.strength = torch.maximum(rows, recent_strength)
+        self.strength_sum += self.strength
+        part = (o.recentre_rows * rows)[:, None] * centre
+        self.shift = torch.where(by_rows[:, None], part, recent_strength[:, None] * average)
+        clear_rows = (1 - doubt * spread / centre.square().sum(1).clamp(min=1e-9)).clamp(min=0)
+        fade = torch.where(o.hold > 0, torch.exp(-batch / o.hold.clamp(min=1)), torch.zeros_like(o.hold))
+        self.held = torch.maximum(torch.maximum(clear_rows * trust_rows.sign(), recent_strength), fade * self.held)
+        trusted = torch.maximum(trust_rows, trust)
+        self.trust = (torch.where(o.hold > 0, trusted * self.held, self.strength) * o.boost).clamp(max=1)
 
     def evident_centre(self, logits: Tensor) -> Tensor:
         """The mean logits of the stream [K, C], each batch by its trust, shrunk where they are short."""
@@ -605,6 +692,8 @@ class Group:
                 centre = torch.where(ready[:, None], rows, centre)
                 centre = centre * (ready | (o.recentre_bank == 0))[:, None]
             moved = centre @ copies.head_weight.T
+            if o.any("evidence"):
+                moved = torch.where(o.evidence[:, None] > 0, self.shift, moved)
             if o.any("gate"):
                 evident = self.evident_centre(logits)
                 moved = torch.where(o.gate[:, None] > 0, evident, moved)
@@ -619,6 +708,11 @@ class Group:
             worse = (o.choose < INF) & (self.advantage < o.choose)
             logits = torch.where(worse[:, None, None], source_log, logits)
         return logits.argmax(-1)
+
+
+def falling(value: Tensor, limits: Tensor) -> Tensor:
+    """1 up to the first limit, 0 from the second on, a straight line between; all [K]."""
+    return ((limits[1] - value) / (limits[1] - limits[0])).clamp(0, 1)
 
 
 def entropy_of(probabilities: Tensor) -> Tensor:
@@ -644,6 +738,7 @@ class Result:
     top_true: float
     moved: float
     resets: float
+    strength: float = 0.0
 
 
 def source_outputs(copies: Copies, pool: Pool) -> Tensor:
@@ -716,6 +811,7 @@ def run(
                         share_of_top(truth[row, fifth:], copies.classes),
                         moved[row],
                         float(group.resets[row]),
+                        float(group.strength_sum[row]) / max(1, length // batch),
                     )
                 )
             spent = time.time() - begun

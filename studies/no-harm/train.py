@@ -64,6 +64,29 @@ def train(name: str, data: Path, out: Path, seconds: float, device: str) -> None
         peak = 0.2
         optimizer = torch.optim.SGD(network.parameters(), momentum=0.9, nesterov=True, weight_decay=5e-4)
     total = recipe.epochs * 30_000 // BATCH
+    static_x = torch.zeros(BATCH, 3, 32, 32, device=device).contiguous(memory_format=torch.channels_last)
+    static_y = torch.zeros(BATCH, dtype=torch.long, device=device)
+    torch.backends.cudnn.benchmark = True
+
+    def passes() -> None:
+        with torch.autocast(device, torch.bfloat16):
+            loss = nn.functional.cross_entropy(network(static_x).float(), static_y)
+        loss.backward()
+
+    graph = None
+    if device == "cuda":
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            static_x.normal_()
+            for _ in range(4):
+                optimizer.zero_grad(set_to_none=True)
+                passes()
+        torch.cuda.current_stream().wait_stream(side)
+        optimizer.zero_grad(set_to_none=True)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            passes()
     start, step = time.time(), 0
     while (done := max(step / total, (time.time() - start) / seconds)) < 1:
         if step % max(1, len(images) // BATCH) == 0:
@@ -71,11 +94,16 @@ def train(name: str, data: Path, out: Path, seconds: float, device: str) -> None
         picked = order[(step * BATCH) % (len(images) - BATCH + 1) :][:BATCH]
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(done, peak)
-        batch = augmented(normalised(images[picked])).contiguous(memory_format=torch.channels_last)
-        with torch.autocast(device, torch.bfloat16):
-            loss = nn.functional.cross_entropy(network(batch).float(), labels[picked])
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        static_x.copy_(augmented(normalised(images[picked])))
+        static_y.copy_(labels[picked])
+        if graph is None:
+            optimizer.zero_grad(set_to_none=True)
+            passes()
+        else:
+            for parameter in network.parameters():
+                assert parameter.grad is not None
+            torch._foreach_zero_([p.grad for p in network.parameters()])
+            graph.replay()
         nn.utils.clip_grad_norm_(network.parameters(), 2.0)
         optimizer.step()
         step += 1

@@ -12,6 +12,7 @@ import pytest
 
 from wildtta.bench import BenchError, Cell, parse_grid
 from wildtta.bench.cell import told_apart
+from wildtta.bench.launching import check_cells
 from wildtta.bench.streaming import split_positions, stream_of
 
 
@@ -279,3 +280,57 @@ def test_limit_counts_the_images_of_the_whole_stream() -> None:
     assert len(mixed) == 40
     assert np.bincount(mixed.domain).tolist() == [20, 20]
     assert len(stream_of(_cell(scenario="label_shift", limit=33), labels)) == 33
+
+
+@pytest.mark.parametrize(
+    ("method", "line", "message"),
+    [
+        ('lr = "fast"', "", "lr must be float or None"),
+        ("warmup = -3", "", "warmup must be a number at least 0"),
+        ("lr = inf", "", "lr must be a number above 0"),
+        ("batch_size = -3", "", "batch_size must be at least 1"),
+        ("batch_size = inf", "", "batch_size must be at least 1"),
+        ('precision = "fp8"', "", "precision must be None or one of"),
+        ('statistics = "mode"', "", "statistics must be 'mean' or 'median'"),
+        ("lr = 1e-3", "batch_size = -3", "batch_size must be a whole number of at least 1"),
+        ("lr = 1e-3", "seed = inf", "seed must be a whole number"),
+        ("lr = 1e-3", "limit = inf", "limit must be a number of images"),
+        ("lr = 1e-3", "limit = true", "limit must be a number of images"),
+        ("lr = 1e-3", 'measure = ["health"]\nmeasure_options = { health = { images = inf } }', "finite number above 0"),
+    ],
+)
+def test_nonsense_in_a_grid_is_refused_before_anything_runs(method: str, line: str, message: str) -> None:
+    text = f"""
+        [[grid]]
+        models = ["glyphs:resnet_gn"]
+        methods = [{{ method = "sar2", {method} }}]
+        scenarios = ["mild"]
+        corruptions = ["fog"]
+        {line}
+    """
+    with pytest.raises(BenchError, match=message):
+        check_cells(parse_grid(text), None)
+
+
+def test_numbers_of_the_defaults_and_of_a_grid_reach_its_cells() -> None:
+    text = """
+        [defaults]
+        seed = 3
+        severity = 2
+        batch_size = 16
+        [[grid]]
+        models = ["glyphs:resnet_gn"]
+        methods = ["none"]
+        scenarios = ["mild"]
+        corruptions = ["fog"]
+        [[grid]]
+        models = ["glyphs:resnet_gn"]
+        methods = ["none"]
+        scenarios = ["mild"]
+        corruptions = ["fog"]
+        seed = 4
+        severity = 1
+        batch_size = 8
+    """
+    found = [(cell.seed, cell.severity, cell.batch_size) for cell in parse_grid(text)]
+    assert found == [(3, 2, 16), (4, 1, 8)]

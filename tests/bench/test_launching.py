@@ -69,3 +69,14 @@ def test_lines_tell_cells_apart(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[0] == "2 cells, 0 finished before, 2 to run"
     assert "limit 10: no reason" in lines[1]
     assert "limit 20: no reason" in lines[2]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_no_cell_begins_when_the_time_is_up_and_the_next_run_goes_on(tmp_path: Path, workers: int) -> None:
+    cells = [Cell(model="glyphs:resnet_gn", limit=8, batch_size=8, seed=seed) for seed in range(3)]
+    journal = tmp_path / "journal.jsonl"
+    late = launch(cells, journal=journal, device="cpu", per_device=workers, seconds=0)
+    assert (late.ran, late.left, late.rows) == (0, 3, [])
+    rest = launch(cells, journal=journal, device="cpu", per_device=workers, seconds=600)
+    assert (rest.ran, rest.left, rest.failed) == (3, 0, 0)
+    assert [row["cell"]["seed"] for row in rest.rows] == [0, 1, 2]

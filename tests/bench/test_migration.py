@@ -104,6 +104,17 @@ def test_other_learning_rates_are_another_setting() -> None:
     assert deviating(faster, *_setting("tent", lr=0.1)) == {"lr": 0.1}
 
 
+def test_the_rates_of_0_1_between_batches_of_1_and_64_are_another_setting() -> None:
+    cell = {**Cell(model="-", method="tent", corruptions=("fog",)).to_json(), "options": {}}
+    rows = [
+        {"key": str(size), "status": "ok", "cell": {**cell, "batch_size": size}, "metrics": {}} for size in (1, 16, 64)
+    ]
+    new, report = migrated(rows)
+    assert [row["cell"]["name"] for row in new] == [None, "Tent of 0.1", None]
+    assert [row["key"] == old["key"] for row, old in zip(new, rows, strict=True)] == [False, True, False]
+    assert any("another learning rate at a batch of 16" in line for line in report)
+
+
 def test_titles_tell_what_differs() -> None:
     assert title("SAR²", {"normalisation": "columns", "warmup": 20}) == "SAR² (ζ = 20, R over columns)"
     assert title("Steady (ours)", {}) == "Steady (ours)"

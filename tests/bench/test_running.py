@@ -89,9 +89,11 @@ def test_a_row_says_what_ran(conditions: Conditions) -> None:
     row = run_cell(small_cell(method="sar", options={"precision": "fp32", "lr_scale": 2.0}, limit=16), conditions)
     assert row["resolved"]["reliable"] == 0.4
     assert row["resolved"]["lr_scale"] == 2.0
-    assert row["resolved"]["learning_rates"]["convolutional"] == [0.00025 / 16, 0.00025]
-    rate = 0.00025 / 16 + (0.00025 - 0.00025 / 16) * 15 / 63
-    assert row["resolved"]["learning_rate"] == pytest.approx(2 * rate)
+    # A batch of 16 has sixteen times the rate of one sample, which is a sixteenth of that of 64 (D38).
+    assert row["resolved"]["learning_rate"] == pytest.approx(2 * 0.00025)
+    assert row["resolved"]["learning_rates"]["convolutional"] == pytest.approx(2 * 0.00025)
+    usual = run_cell(small_cell(method="sar", limit=16, batch_size=64), conditions)
+    assert usual["resolved"]["learning_rates"]["convolutional"] == [0.00025 / 16, 0.00025]
 
 
 def test_shared_cells_agree_between_runs_with_different_methods(images: Path) -> None:
@@ -190,7 +192,8 @@ def test_diagnostics_are_made_where_asked_for(conditions: Conditions) -> None:
     assert {"redundancy", "inequity", "gradient_norm", "entropy"} <= set(plain["series"])
     assert {"feature_redundancy", "feature_redundancy_rows", "feature_inequity"} <= set(row["series"])
     found = row["diagnostics"]
-    assert set(found) == set(every) - {"representation"}
+    assert set(found) == {*every, "normalisation"} - {"representation"}
+    assert found["normalisation"] == "rows", "what SAR² minimises on GroupNorm and ReLU"
     assert len(found["scatter"]["entropy"]) == 5
     assert len(found["tsne"]["points"]) == 24
     assert np.shape(found["surface"]["entropy"]) == (3, 3)

@@ -6,8 +6,11 @@ import io
 import pickle
 import re
 import shutil
+import struct
 import tarfile
+import tracemalloc
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,6 +37,7 @@ from wildtta.data import (
     restrict_classes,
     shards,
 )
+from wildtta.data.image_files import check_size
 
 timm_data = pytest.importorskip("timm.data")
 
@@ -190,6 +194,61 @@ def test_broken_image_names_its_file(animals: Path) -> None:
         images[0]
 
 
+def _bomb(path: Path, side: int) -> None:
+    """A PNG of one colour: kilobytes that promise side × side pixels."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    packer = zlib.compressobj(9)
+    rows = b"".join(packer.compress(bytes(1 + side // 8)) for _ in range(side)) + packer.flush()
+    header = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b""))
+
+
+def test_a_decompression_bomb_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
+    """20 kB that promise 169 million pixels took 1.4 GB."""
+    bomb = tmp_path / "set" / "a" / "bomb.png"
+    _bomb(bomb, 13_000)
+    assert bomb.stat().st_size < 30_000
+    images = folder(tmp_path / "set")
+    tracemalloc.start()
+    with (
+        pytest.warns(Image.DecompressionBombWarning),
+        pytest.raises(BrokenImage, match=r"bomb\.png.*13000 × 13000 pixels"),
+    ):
+        images[0]
+    assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    tracemalloc.stop()
+    with pytest.warns(Image.DecompressionBombWarning), pytest.raises(BrokenImage, match="13000 × 13000"):
+        check_size(bomb.read_bytes(), "bomb")
+    _bomb(tmp_path / "fine" / "a" / "large.png", 2_000)
+    assert folder(tmp_path / "fine")[0][0].shape == (3, 2000, 2000)
+
+
+def test_a_zip_entry_that_would_fill_the_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wildtta.data.sources.MOST_BYTES", 1 << 20)
+    with zipfile.ZipFile(tmp_path / "set.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a/bomb.png", bytes(1 << 22))
+    assert (tmp_path / "set.zip").stat().st_size < 10_000
+    with pytest.raises(BrokenImage, match=r"bomb\.png.*unpack to 4,194,304 bytes"):
+        folder(tmp_path / "set.zip")[0]
+
+
+@pytest.mark.parametrize("name", ["/cat/a.png", "//cat//a.png", "./cat/./a.png"])
+def test_absolute_names_in_archives_are_names_like_others(name: str, tmp_path: Path) -> None:
+    image = io.BytesIO()
+    Image.new("RGB", (2, 2), (1, 2, 3)).save(image, "PNG")
+    with zipfile.ZipFile(tmp_path / "set.zip", "w") as archive:
+        archive.writestr(name, image.getvalue())
+        archive.writestr("/dog/b.png", image.getvalue())
+        archive.writestr("../../outside/c.png", image.getvalue())
+    images = folder(tmp_path / "set.zip")
+    assert images.classes == ["cat", "dog"]
+    assert images[0][0][:, 0, 0].tolist() == [1, 2, 3]
+
+
 def test_imagenet_val_with_all_classes_and_with_999(thousand: Path, tmp_path: Path) -> None:
     images = open_data("imagenet", thousand)
     assert images.classes == list(imagenet_classes())
@@ -273,7 +332,12 @@ def test_sketch_has_the_thousand_classes(thousand: Path) -> None:
 
 def test_imagenet_c_in_both_layouts(thousand: Path, tmp_path: Path) -> None:
     flat, grouped = tmp_path / "flat", tmp_path / "grouped"
-    for place in (flat / "fog" / "5", flat / "fog" / "3", grouped / "weather" / "fog" / "5", grouped / "blur" / "x" / "1"):
+    for place in (
+        flat / "fog" / "5",
+        flat / "fog" / "3",
+        grouped / "weather" / "fog" / "5",
+        grouped / "blur" / "x" / "1",
+    ):
         place.parent.mkdir(parents=True, exist_ok=True)
         place.symlink_to(thousand)
     for root in (flat, grouped):

@@ -23,7 +23,7 @@ ALWAYS: dict[str, dict[str, Any]] = {
     **{method: {"lr": 0.01} for method in METHODS_BY_STEPS},
     **{method: {"lr": 0.01, "redundant": 0.9} for method in ("eta", "eata", "rdumb")},
     **{method: {"lr": 0.002, "warmup": 5} for method in ("sar2", "sar2-efficient")},
-    "steady": {"lr": 1e-3, "warmup": 5},
+    "steady": {"lr": 1e-3, "warmup": 5, "evidence": False},
     "cotta": {"confidence": 1.0, "restore": 0.1},
 }
 """Settings in which a short stream moves the weights."""

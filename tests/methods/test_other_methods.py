@@ -29,7 +29,7 @@ from wildtta.network.stages import middle_stage, parameters_up_to, run_to
 from wildtta.network.statistics import NormStatistics
 from wildtta.randomness import next_generator, no_draws_yet
 from wildtta.step.optimizers import FlatOptimizer
-from wildtta.training.rotation import BranchPlan, train_branch
+from wildtta.training.rotation import RATES, BranchPlan, train_branch
 
 OWN_STEP = ("bn-adapt", "cotta", "dda", "lame", "memo", "rotta", "ttt")
 # bn-adapt refuses a network without BatchNorm: test_matrix holds that.
@@ -178,7 +178,9 @@ def test_lames_answer_is_a_fixed_point_with_less_energy_than_the_networks() -> N
 
         def energy(shares: Tensor, kernel: Tensor = kernel) -> float:
             unary = -(logits.softmax(-1) + 1e-10).log()
-            return float((unary * shares + shares * shares.clamp(min=1e-20).log()).sum() - 0.5 * (kernel @ shares * shares).sum())
+            return float(
+                (unary * shares + shares * shares.clamp(min=1e-20).log()).sum() - 0.5 * (kernel @ shares * shares).sum()
+            )
 
         assert energy(answer) < energy(logits.softmax(-1))
 
@@ -227,7 +229,8 @@ def test_a_newcomer_replaces_the_worst_only_if_it_is_better() -> None:
     assert memory["kept_age"].tolist() == [3, 1]
     assert kept.rows(memory) == [0, 1]
     torch.testing.assert_close(
-        timeliness_weights(torch.tensor([0, 2]), 2).double(), torch.tensor([0.5, math.exp(-1) / (1 + math.exp(-1))]).double()
+        timeliness_weights(torch.tensor([0, 2]), 2).double(),
+        torch.tensor([0.5, math.exp(-1) / (1 + math.exp(-1))]).double(),
     )
 
 
@@ -368,13 +371,34 @@ def rotation_accuracy(network: nn.Module, branch: nn.Module, stage: str, inputs:
     return 100 * hits / (4 * len(inputs))
 
 
+@pytest.mark.parametrize("kind", ["gn_resnet", "bn_resnet", "ln_vit"])
+def test_a_branch_begins_at_random_and_holds_nothing_of_the_network(kind: str) -> None:
+    """A.2: "a new branch (random initialized)". With the option it begins as a copy of the network's stages."""
+    network = build(kind)
+    _, later = middle_stage(network)
+    trained = [parameter for name in later for parameter in network.get_submodule(name).parameters()]
+    with torch.no_grad():
+        for parameter in trained:
+            parameter.fill_(7.0)  # what no initialisation gives
+    copied = rotation_branch(network, initial="copied")
+    assert all(bool((parameter == 7).all()) for parameter in copied.stages.parameters())
+    fresh = rotation_branch(network)
+    assert [p.shape for p in fresh.stages.parameters()] == [p.shape for p in trained]
+    assert not any(bool((parameter == 7).any()) for parameter in fresh.parameters())
+    assert all(p.std() > 0 for p in fresh.parameters() if p.dim() > 1), "matrices are drawn, not constant"
+    again = rotation_branch(network)
+    assert all(torch.equal(one, other) for one, other in zip(fresh.parameters(), again.parameters(), strict=True))
+
+
 def test_a_branch_learns_to_tell_turns_is_written_and_read(tmp_path: Path) -> None:
     ramp = torch.linspace(0, 200, 16).view(1, 1, 16, 1) + torch.randint(0, 40, (256, 3, 16, 16), generator=generator())
     data = ArrayImages(ramp.to(torch.uint8), np.zeros(256, dtype=np.int64))
     protocol = InputProtocol("test", (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
     network = build("gn_resnet")
     before = snapshot(network)
-    branch, stage = train_branch(network, data, protocol, BranchPlan(epochs=3, lr=0.05, batch_size=32), lambda line: None)
+    branch, stage = train_branch(
+        network, data, protocol, BranchPlan(epochs=3, lr=0.05, batch_size=32), lambda line: None
+    )
     assert same_bits(snapshot(network), before) == []  # the trunk is frozen
     inputs = protocol.normalise(data.images(list(range(64))))
     upright = rotation_accuracy(network, branch, stage, inputs)
@@ -388,6 +412,25 @@ def test_a_branch_learns_to_tell_turns_is_written_and_read(tmp_path: Path) -> No
     adapter = wildtta.adapt(network, "ttt", branch=tmp_path / "branch.safetensors")
     adapter(inputs[:2])
     assert (int(adapter.last.forwards), int(adapter.last.backwards)) == (2 * 21, 2 * 20)
+
+
+def test_a_branch_begins_at_random_and_is_trained_as_the_paper_says() -> None:
+    """10 epochs, momentum 0.9, rates 0.1 and 0.005, times 0.1 after epochs 4 and 7; no word of clipping."""
+    network = build("gn_resnet")
+    copied, drawn = rotation_branch(network, initial="copied"), rotation_branch(network)
+    own = snapshot(nn.ModuleList(network.get_submodule(name) for name in middle_stage(network)[1]))
+    assert same_bits(snapshot(copied.stages), own) == []
+    for name, value in drawn.stages.state_dict().items():
+        if value.dim() > 1:
+            assert torch.corrcoef(torch.stack([value.flatten(), own[name].flatten()]))[0, 1].abs() < 0.2, name
+    assert same_bits(snapshot(rotation_branch(network)), snapshot(drawn)) == []
+    assert same_bits(snapshot(rotation_branch(network, seed=1)), snapshot(drawn)) != []
+    plan = BranchPlan()
+    assert (plan.epochs, plan.decay_after, plan.momentum, plan.initial, plan.clip) == (10, (4, 7), 0.9, "random", None)
+    assert RATES == {"convolutional": 0.1, "transformer": 0.005}
+    for wrong, message in (({"initial": "trained"}, "random, copied, got 'trained'"), ({"clip": 0.0}, "clip must be")):
+        with pytest.raises(ValueError, match=message):
+            BranchPlan(**wrong)
 
 
 def test_ttt_lowers_the_rotation_loss_and_says_what_it_needs() -> None:
@@ -547,21 +590,27 @@ def test_dda_averages_two_predictions_and_learns_nothing() -> None:
 # -- all of them -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("method", "kind"), [*product(OWN_STEP, ["bn_resnet"]), *product(ON_ANY_NETWORK, ["gn_resnet"])])
-def test_a_sample_that_is_not_finite_is_answered_and_moves_nothing(method: str, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "kind"), [*product(OWN_STEP, ["bn_resnet"]), *product(ON_ANY_NETWORK, ["gn_resnet"])]
+)
+def test_a_batch_that_is_not_finite_is_answered_and_moves_nothing(method: str, kind: str) -> None:
     adapter = adapted(method, kind)
     good = images(kind, 4)
     adapter(good)
     state = {name: value.clone() for name, value in adapter.online_state().items()}
     before = snapshot(adapter.network)
     bad = good.clone()
-    bad[1, 0, 0, 0] = math.nan
+    bad[:, 0, 0, 0] = math.nan
     answer = adapter(bad)
     assert answer.shape == (4, CLASSES)
-    assert torch.isfinite(answer[[0, 2, 3]]).all()
+    assert answer.isnan().all()
     assert same_bits(snapshot(adapter.network), before) == []
     moved = same_bits(adapter.online_state(), state)
-    free = {"memory/skipped", *(f"memory/{kind}{way}" for kind in ("", "computed_") for way in ("forwards", "backwards"))}
+    free = {
+        "memory/skipped",
+        "memory/left_out",
+        *(f"memory/{kind}{way}" for kind in ("", "computed_") for way in ("forwards", "backwards")),
+    }
     assert set(moved) <= free
     assert adapter.cost.skipped == 1
     assert torch.isfinite(adapter(good)).all()

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import wildtta
 from wildtta.data import corrupt, preprocess
@@ -46,8 +47,9 @@ def accuracy(adapter: wildtta.Adapter, images: torch.Tensor, labels: torch.Tenso
 
 def test_ttt_train_writes_a_branch_that_ttt_takes(tmp_path: Path) -> None:
     out = tmp_path / "branch.safetensors"
-    said = command("ttt-train", "--count", "64", "--epochs", "1", "--batch-size", "32", "--out", str(out))
+    said = command("ttt-train", "--count", "64", "--epochs", "1", "--batch-size", "32", "--half", "--out", str(out))
     assert "a branch after layer2" in said
+    assert {value.dtype for value in load_file(out).values()} == {torch.float16}
     images, _ = glyph_stream("gaussian_noise", 3, 200)
     adapter = wildtta.adapt(network("resnet_gn"), "ttt", branch=out)
     assert torch.isfinite(adapter(images[:2])).all()
@@ -57,7 +59,10 @@ def test_ttt_train_writes_a_branch_that_ttt_takes(tmp_path: Path) -> None:
 def test_diffusion_train_writes_a_model_that_dda_and_diffusers_take(tmp_path: Path) -> None:
     diffusers = pytest.importorskip("diffusers")
     out = tmp_path / "model"
-    command("diffusion-train", "--count", "32", "--steps", "2", "--batch-size", "16", "--channels", "8,8", "--out", str(out))
+    sizes = ("--count", "32", "--steps", "2", "--batch-size", "16", "--channels", "8,8")
+    command("diffusion-train", *sizes, "--half", "--out", str(out))
+    stored = load_file(out / "unet" / "diffusion_pytorch_model.safetensors")
+    assert {value.dtype for value in stored.values()} == {torch.float16}
     unet = diffusers.UNet2DModel.from_pretrained(out / "unet")
     assert sum(parameter.numel() for parameter in unet.parameters()) > 1000
     images, _ = glyph_stream("gaussian_noise", 3, 200)

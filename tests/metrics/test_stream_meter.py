@@ -124,6 +124,14 @@ def test_collapse_begins_above_a_fifth_of_the_predictions() -> None:
     assert not collapsed(0.2, 0.0, adapts=True)
     assert collapsed(0.201, 0.1, adapts=True)
     assert not collapsed(0.201, 0.101, adapts=True)
+
+
+def test_a_handful_of_answers_is_no_collapse() -> None:
+    """Of one or two answers one class always has a large share."""
+    assert not collapsed(1.0, 0.0, adapts=True, answers=1)
+    assert collapsed(1.0, 0.0, adapts=True, answers=20)
+    shares = {"top_class_share": 100.0, "top_class_true_share": 0.0}
+    assert [row_collapsed({**shares, "samples": n}, adapts=True) for n in (8, 99, 100)] == [False, False, True]
     row = {"top_class_share": 24.4}
     assert row_collapsed(row, adapts=True)
     assert not row_collapsed(row, adapts=False)

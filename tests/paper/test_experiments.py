@@ -11,8 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from printed_journal import papers_setting
+from wildtta import SAR2
 from wildtta.bench import read
-from wildtta.paper import Network, Setting, Spot, View, claims, experiments, printed, select, setting, unique
+from wildtta.paper import Network, Setting, Spot, View, claims, experiments, needs, printed, select, setting, unique
 from wildtta.paper.estimate import Pace, estimate, images_in, measured_rates, passes
 
 
@@ -52,7 +53,7 @@ def test_all_41_are_there_in_the_papers_order() -> None:
 
 
 def test_claims_are_numbered_within_their_experiment() -> None:
-    assert len(claims()) == 108
+    assert len(claims()) == 125
     for experiment in experiments().values():
         names = [claim.name for claim in experiment.claims]
         assert names == [f"{experiment.name}/C{n}" for n in range(1, len(names) + 1)]
@@ -113,14 +114,67 @@ def test_tables_share_their_cells(full: Setting) -> None:
 
 
 def test_what_a_setting_lacks_is_said() -> None:
-    glyphs = setting("glyphs", scale="tiny")
-    spots = {spot.row: spot for spot in experiments()["table-1"].plan(glyphs)}
-    assert "no counterpart on glyphs" in spots["ResNet50-BN", "Tent"].missing
+    own = setting("folder", scale="tiny", networks={"ResNet50-GN": Network(model="my.module:build")})
+    spots = {spot.row: spot for spot in experiments()["table-1"].plan(own)}
+    assert "no counterpart on folder" in spots["ResNet50-BN", "Tent"].missing
     assert "diffusion model" in spots["ResNet50-GN", "DDA"].missing
     assert spots["ResNet50-GN", "SAR2"].missing == ""
     only = setting("glyphs", scale="tiny", methods=["none", "sar2"])
     spots = {spot.row: spot for spot in experiments()["table-1"].plan(only)}
     assert "'tent' is not available" in spots["ResNet50-GN", "Tent"].missing
+
+
+def test_needs_are_what_the_plan_reads(full: Setting) -> None:
+    told = {name: needs(experiments()[name], full) for name in ("table-1", "table-d", "figure-8", "figure-d")}
+    assert told["table-1"] == (
+        "ImageNet-C severity 5 (15 corruptions); ResNet50-BN, ResNet50-GN, VitBase-LN; --source for eata, recap"
+    )
+    assert told["table-d"].startswith("ImageNet-R; ")
+    assert told["figure-8"] == "ImageNet-C severity 5 (snow); VitBase-LN; scikit-learn"
+    assert "ImageNet's clean images" in told["figure-d"]
+    bare = setting("imagenet-c")
+    assert "wildtta diffusion-train" in needs(experiments()["table-1"], bare), "DDA's file is not there"
+    assert needs(experiments()["table-r"], setting("glyphs")) == "nothing (embedded)"
+
+
+def test_slow_methods_see_every_class_of_an_ordered_stream() -> None:
+    glyphs = setting("glyphs")
+    cells = {(c.method, c.scenario): c for n in ("table-1", "table-3") for c in experiments()[n].cells(glyphs)}
+    memo, tent = cells["memo", "label_shift"], cells["tent", "label_shift"]
+    assert (memo.scenario_options["draws"], memo.limit, images_in(memo)) == (1, None, 200)
+    assert (tent.scenario_options["draws"], tent.limit, images_in(tent)) == (20, None, 4000)
+    assert cells["dda", "single"].limit == 200
+    seeds = {(c.method, c.seed) for c in experiments()["table-1"].cells(glyphs)}
+    assert ("memo", 1) not in seeds, "order changes nothing for MEMO"
+    assert ("tent", 2) in seeds
+    assert cells["sar2", "single"].limit == 1000
+
+
+def test_warm_up_is_100_on_imagenet_r(full: Setting) -> None:
+    for name in ("table-d", "table-e"):
+        configs = [cell.config for cell in experiments()[name].cells(full) if cell.method == "sar2"]
+        assert configs
+        assert {config.warmup_rows(200) for config in configs if isinstance(config, SAR2)} == {100}
+
+
+def test_glyphs_lack_nothing() -> None:
+    """Every row of every experiment has a network, and TTT and DDA have the packaged parts."""
+    glyphs = setting("glyphs", scale="tiny")
+    missing = {spot.missing for experiment in experiments().values() for spot in experiment.plan(glyphs)}
+    assert missing == {""}
+    cells = {(c.model, c.method): c.options for e in ("table-1", "figure-4") for c in experiments()[e].cells(glyphs)}
+    for name in ("resnet_bn", "resnet_gn", "vit"):
+        assert cells[f"glyphs:{name}", "ttt"]["branch"] == f"glyphs:{name}"
+    assert cells["glyphs:vit", "dda"] == {"diffusion": "glyphs", "factor": 2, "depth": 30, "guidance": 12}
+
+
+@pytest.mark.parametrize("name", ["figure-1", "figure-4", "figure-5", "figure-6", "table-a", "table-p", "table-q"])
+def test_batch_norm_is_run_on_the_batch_norm_network(name: str) -> None:
+    spots = experiments()[name].plan(setting("glyphs", scale="tiny"))
+    assert any(cell.model == "glyphs:resnet_bn" for spot in spots for cell in spot.cells)
+    assert not [label for spot in spots for label in spot.row if "in place of ResNet50-BN" in label]
+    if name == "figure-1":
+        assert {cell.method for spot in spots for cell in spot.cells} == {"tent", "sar", "sar2"}
 
 
 def test_a_setting_survives_a_journal() -> None:

@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 
 from printed_journal import empty_row, papers_setting, printed_journal
-from wildtta.bench import Row
+from wildtta.bench import Cell, Row
+from wildtta.cli import demo
+from wildtta.cli.story import Story
 from wildtta.paper import experiments, sections, setting
 from wildtta.report import write
 
@@ -64,7 +66,8 @@ def filled(row: Row, value: float) -> Row:
         "predictions": {"position": list(steps), "predicted": [i % 7 for i in steps], "label": list(steps)},
         "tsne": {"points": [[math.cos(i), math.sin(3 * i)] for i in steps], "labels": [i % 20 for i in steps]},
         "surface": {"axis": axis, "entropy": [[a * a + b * b for b in axis] for a in axis], "centre": 0.0},
-        "health": {"redundancy": value, "inequity": value / 10, "inequity_class": 3},
+        "health": {"redundancy": value, "redundancy_rows": 9.0, "inequity": value / 10, "inequity_class": 3},
+        "normalisation": "columns",
     }
     return row
 
@@ -109,9 +112,7 @@ def test_loads_without_errors_and_without_requests(browser: Any, page: Path) -> 
     assert browser.title == "A page"
     assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
     events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    asked = [
-        event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"
-    ]
+    asked = [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
     assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
     assert [url for url in asked if url.startswith("file:")] in ([], [page.as_uri()]), "nothing but the page itself"
 
@@ -194,3 +195,24 @@ def test_nothing_runs_out_of_the_window(browser: Any, page: Path, width: int) ->
         ".map(t => t.getBoundingClientRect()).map(r => Math.max(r.width, r.height)))"
     )
     assert smallest >= 9, "labels stay readable"
+
+
+def test_the_demonstrations_table_is_seen_whole(browser: Any, tmp_path: Path) -> None:
+    """At 1280 pixels every column of the table is in the window, without scrolling sideways."""
+    networks, methods = dict(demo.NETWORKS), dict(demo.METHODS)
+    rows = {
+        (network, stream, method): filled(
+            empty_row(Cell(model=network, model_name=networks[network], method=method, seed=place)), 40.0 + place
+        )
+        for network in networks
+        for place, stream in enumerate(demo.SCENARIOS)
+        for method in methods
+    }
+    story = Story(rows=rows, networks=networks, streams=demo.SCENARIOS, methods=methods)
+    written = write(list(rows.values()), tmp_path, intro=story.words, sections=[story.section])
+    opened(browser, written.html)
+    sheet = browser.find_element("css selector", "#story .scroll")
+    assert sheet.get_property("scrollWidth") <= sheet.get_property("clientWidth")
+    headings = browser.find_elements("css selector", "#story thead th")
+    assert len(headings) == 1 + len(demo.SCENARIOS)
+    assert all(heading.rect["x"] >= 0 and heading.rect["x"] + heading.rect["width"] <= 1280 for heading in headings)

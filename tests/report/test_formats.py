@@ -16,7 +16,7 @@ import pytest
 
 from printed_journal import empty_row, papers_setting, printed_journal
 from wildtta.bench import Cell, Row
-from wildtta.paper import experiments, sections, setting
+from wildtta.paper import claims, experiments, sections, setting
 from wildtta.report import write
 from wildtta.report.chart import BarChart, Line, LineChart, PictureChart, ScatterChart, SurfaceChart
 from wildtta.report.command import command_for, configuration
@@ -25,6 +25,7 @@ from wildtta.report.drawing import draw, standalone
 from wildtta.report.latex import escape, table_latex
 from wildtta.report.markdown import table_markdown
 from wildtta.report.table import Column, Number, Table, TableRow, with_best
+from wildtta.report.verdicts import reasons_of, unexplained, verdicts
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +72,9 @@ def test_markdown_shows_the_papers_numbers_and_the_difference(paper_rows: list[R
     text = table_markdown(table)
     line = next(line for line in text.splitlines() if line.startswith("| SAR² |"))
     # Mean and deviation of the three synthetic seeds are the printed ones, so every difference is zero.
-    for cell, printed in zip(cells_of(line)[1:], ("43.3 ± 0.1", "59.8 ± 0.01", "61.2 ± 0.03", "72.9 ± 0.01"), strict=False):
+    for cell, printed in zip(
+        cells_of(line)[1:], ("43.3 ± 0.1", "59.8 ± 0.01", "61.2 ± 0.03", "72.9 ± 0.01"), strict=False
+    ):
         mean = printed.split()[0]
         assert re.fullmatch(rf"\*\*{mean} ± 0\.0\*\* \({printed}, ±0\.0\)", cell), cell
     recap = next(line for line in text.splitlines() if line.startswith("| ReCAP |"))
@@ -118,7 +121,7 @@ def test_a_grid_becomes_pivot_tables(tmp_path: Path) -> None:
     assert len(figure.charts) == 2, "a running-accuracy chart per corruption that two methods ran"
     written = write(grid_rows(), tmp_path)
     assert written.claims is None
-    assert "† a run that ended in one class" in written.markdown.read_text()
+    assert "† collapsed: " in written.markdown.read_text()
 
 
 def test_partial_journals_give_partial_reports(paper_rows: list[Row]) -> None:
@@ -166,15 +169,15 @@ def test_later_seeds_join_the_earlier() -> None:
 def test_claims_stand_with_their_table(paper_rows: list[Row], tmp_path: Path) -> None:
     document = of_paper(paper_rows)
     (table,) = document.tables
-    assert [claim.name for claim in table.claims] == [f"table-4/C{n}" for n in range(1, 5)]
+    assert [claim.name for claim in table.claims] == [f"table-4/C{n}" for n in range(1, 7)]
     assert {claim.status for claim in table.claims} == {"holds"}
-    assert len(document.outcomes) == 108
+    assert len(document.outcomes) == len(claims())
     text = table_markdown(table)
     for claim in table.claims:
         assert f"| {claim.name} | ✓ |" in text
     page = write(paper_rows, tmp_path, sections=sections(paper_rows)).html.read_text()
     article = page[page.index('<article id="table-4"') : page.index("</article>")]
-    assert article.count('data-status="holds"') == 4
+    assert article.count('data-status="holds"') == 6
 
 
 def test_markdown_has_the_papers_numbers_of_other_data() -> None:
@@ -190,8 +193,97 @@ def test_markdown_has_the_papers_numbers_of_other_data() -> None:
     assert "not compared" in table_markdown(table)
 
 
+def glyph_document(name: str, **lengths: int) -> Document:
+    """An experiment on glyphs in which methods saw so many images."""
+    where = setting("glyphs", scale="quick")
+    rows = []
+    for cell in experiments()[name].cells(where):
+        row = empty_row(cell, experiments()[name], where)
+        samples = lengths.get(cell.method, 4000)
+        row["metrics"] = {"accuracy": 12.3, "samples": samples}
+        row["cost"] = {"forwards": 3 * samples, "backwards": samples, "ms_per_batch": 8.0, "batches": samples // 4}
+        row["resolved"] = (
+            {"normalisation": "rows" if "gn" in cell.model else "columns"} if "sar2" in cell.method else {}
+        )
+        rows.append(row)
+    return of_paper(rows)
+
+
+def test_a_row_says_how_many_images_it_saw_where_rows_differ() -> None:
+    (table,) = glyph_document("table-4", memo=200).tables
+    assert table.columns[-1].label == "images"
+    lengths = {row.labels[0]: row.numbers[-1].words for row in table.rows}
+    assert (lengths["MEMO"], lengths["Tent"]) == ("200", "4,000")
+    assert "| 200 |" in next(line for line in table_markdown(table).splitlines() if line.startswith("| MEMO |"))
+    (alike,) = glyph_document("table-4").tables
+    assert alike.columns[-1].label == "Avg"
+
+
+def test_a_glyph_network_is_called_so_in_every_row_and_column() -> None:
+    (table,) = glyph_document("table-1").tables
+    assert {row.labels[0] for row in table.rows} == {
+        "glyphs:resnet_bn for ResNet50-BN", "glyphs:resnet_gn for ResNet50-GN", "glyphs:vit for VitBase-LN",
+    }  # fmt: skip
+    (mixture,) = glyph_document("table-4").tables
+    assert [column.label for column in mixture.columns][:2] == ["glyphs:resnet_gn level 5", "glyphs:resnet_gn level 3"]
+    five, six = (glyph_document(name).figures[0].charts for name in ("figure-5", "figure-6"))
+    assert isinstance(five[0], BarChart)
+    assert list(five[0].groups) == ["glyphs:resnet_bn", "glyphs:resnet_gn", "glyphs:vit"]
+    assert isinstance(six[0], LineChart)
+    assert [line.label for line in six[0].lines][:2] == ["glyphs:resnet_bn", "glyphs:resnet_bn, na"]
+    (papers,) = of_paper(list(printed_journal(experiments()["table-4"], papers_setting()).values())).tables
+    assert papers.columns[0].label == "ResNet50-GN level 5"
+
+
+def test_a_table_names_the_normalisation_of_r() -> None:
+    (table,) = glyph_document("table-1").tables
+    note = "R over rows on glyphs:resnet_gn for ResNet50-GN; R over columns on glyphs:vit for VitBase-LN"
+    assert sorted(table.note.split("; ")) == sorted(note.split("; "))
+    assert "R over rows on glyphs:resnet\\_gn" in table_latex(table)
+
+
+def test_costs_are_per_image_and_have_a_column_of_words() -> None:
+    """A fifth of the images, the same numbers: table 2 counts for 50,000 images."""
+    few, many = (glyph_document("table-2", **lengths).tables[0] for lengths in ({"memo": 200, "tent": 200}, {}))
+    labels = [column.label for column in few.columns]
+    assert labels[:4] == ["forward", "backward", "other computation", "seconds"]
+    for table in (few, many):
+        numbers = {row.labels[1]: row.numbers for row in table.rows}
+        assert [numbers["Tent"][place].mean for place in (0, 1, 3)] == [150_000, 50_000, 100.0]
+        assert (numbers["MEMO"][2].words, numbers["MEMO"][2].printed_words) == ("64 AugMix views", "AugMix")
+    line = next(line for line in table_markdown(few).splitlines() if "| MEMO |" in line)
+    assert "64 AugMix views [AugMix]" in line
+    assert "64 AugMix views" in table_latex(few)
+
+
+def test_verdicts_page_counts_claims_and_asks_for_reasons(paper_rows: list[Row]) -> None:
+    spoiled = [
+        {**row, "metrics": {"accuracy": 32.0 if row["cell"]["method"] == "tent" else row["metrics"]["accuracy"]}}
+        for row in paper_rows
+    ]
+    document = of_paper(spoiled)
+    reasons = reasons_of({"table-4/C1": {"because": "network", "why": "Tent | works."}}, document.outcomes)
+    page = verdicts(document, reasons)
+    assert "network: Tent \\| works." in page
+    assert unexplained(document, {}) == ["table-4/C1 fails and has no reason"]
+    assert unexplained(document, reasons) == []
+    assert "not explained yet" in verdicts(document, {})
+    counts = re.search(r"^\| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", page, flags=re.MULTILINE)
+    assert counts is not None
+    assert list(map(int, counts.groups())) == [1, 0, len(claims()) - 6, 5], "fails, too short, not run, holds"
+    assert unexplained(of_paper(paper_rows), reasons) == ["table-4/C1 has a reason and does not fail"]
+    with pytest.raises(ValueError, match="no claim 'table-4/C99'"):
+        reasons_of({"table-4/C99": {"because": "scale", "why": ""}}, document.outcomes)
+    with pytest.raises(ValueError, match="because = one of scale, network, claim"):
+        reasons_of({"table-4/C1": {"because": "luck", "why": ""}}, document.outcomes)
+
+
 def simple_table(**changes: Any) -> Table:
-    columns = (Column(label="a_b %"), Column(label="ECE", better="low"), Column(label="passes", better="none", digits=0))
+    columns = (
+        Column(label="a_b %"),
+        Column(label="ECE", better="low"),
+        Column(label="passes", better="none", digits=0),
+    )
     rows = [
         TableRow(labels=("M1", "SAR²"), numbers=(Number(mean=51.68, std=0.12, seeds=3), Number(mean=4.0), Number(mean=50000.0))),
         TableRow(labels=("M1", "Tent"), numbers=(Number(mean=2.1), Number(mean=9.0), Number(mean=1.0))),
@@ -224,7 +316,9 @@ def test_latex_is_booktabs_with_bold_and_deviation() -> None:
 def test_latex_compiles(tmp_path: Path) -> None:
     written = write(grid_rows(), tmp_path)
     done = subprocess.run(
-        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", written.latex.name], cwd=tmp_path, capture_output=True
+        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", written.latex.name],
+        cwd=tmp_path,
+        capture_output=True,
     )
     assert done.returncode == 0, done.stdout[-2000:]
 
@@ -242,6 +336,25 @@ def test_csv_holds_everything_unrounded(tmp_path: Path) -> None:
     fog = next(line for line in lines if line["row"] == "glyphs:vit / SAR²" and line["column"] == "Fog")
     assert (float(fog["mean"]), float(fog["std"]), fog["seeds"]) == (41.0, pytest.approx(2**0.5), "2")
     assert len(fog["cells"].split()) == 2
+
+
+def test_names_of_users_stay_text(tmp_path: Path) -> None:
+    """A method's title is anybody's text: neither a browser nor a spreadsheet program may run it."""
+    evil, formula = "<script>alert(1)</script> a < b", "=HYPERLINK(1)"
+    rows = grid_rows(seeds=1)
+    for row in rows:
+        row["cell"]["name"] = evil if row["cell"]["method"] == "sar2" else formula
+        row["cell"]["model_name"] = "<img src=x onerror=alert(2)>"
+    failed = {**rows[0], "key": "0" * 16, "status": "failed", "reason": "<script>alert(3)</script>"}
+    written = write([*rows, failed], tmp_path, title="<script>alert(4)</script>")
+    for file in (written.markdown, written.numbers, written.html):
+        text = file.read_text()
+        assert "<script>alert" not in text
+        assert "<img src=x" not in text
+    assert "&lt;script>alert(1)&lt;/script> a < b" in written.markdown.read_text()
+    lines = list(csv.DictReader(io.StringIO(written.numbers.read_text())))
+    assert not any(value.startswith(("=", "+", "@")) for line in lines for value in line.values())
+    assert any(formula in line["row"] for line in lines)
 
 
 def test_command_repeats_the_cell() -> None:

@@ -15,8 +15,10 @@ from dataclasses import MISSING, dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
+from wildtta.adapt import check_settings
 from wildtta.bench.errors import BenchError, refuse_unknown
 from wildtta.bench.plain import each_value, infinite, integral, plain
+from wildtta.glyphs.parts import with_packaged_part
 from wildtta.methods.base import Method
 from wildtta.methods.registry import config_classes, get_method
 from wildtta.streams import SCENARIOS
@@ -36,7 +38,7 @@ MEASURES: dict[str, dict[str, Any]] = {
 """Diagnostics that cost time, made only where a cell asks for them, with their options' defaults
 (:mod:`wildtta.bench.diagnostics`)."""
 
-OF_ADAPT: frozenset[str] = frozenset({"parameters", "head", "batch_size", "precision", "compile"})
+OF_ADAPT: frozenset[str] = frozenset({"parameters", "head", "batch_size", "precision", "statistics", "compile"})
 """Options that :func:`wildtta.adapt` takes itself, whatever the method."""
 
 
@@ -50,7 +52,8 @@ class Cell:
         model_options: keyword arguments of the model's constructor (``pretrained = false``: random weights).
         weights: a safetensors file with the model's weights, where the model doesn't bring them.
         method: a name of :func:`wildtta.methods`.
-        options: the method's options and those of :func:`wildtta.adapt`.
+        options: the method's options and those of :func:`wildtta.adapt`. On glyphs the packaged branch (TTT)
+            and diffusion model (DDA) are filled in where none is given.
         regularise: before the stream, so many steps of R and I alone on random batches of the same corrupted
             images, which are not scored (:mod:`wildtta.bench.regularise`).
         pace: time of a step of the method over the unadapted network's: images arrive at the network's speed, and
@@ -108,7 +111,7 @@ class Cell:
         pace = self.pace
         if not isinstance(pace, int | float) or isinstance(pace, bool) or not 0 <= pace < math.inf:
             raise BenchError(f"pace must be a number of at least 0, got {pace!r}")
-        if self.limit is not None and (not isinstance(self.limit, int) or self.limit < 1):
+        if self.limit is not None and (type(self.limit) is not int or self.limit < 1):
             raise BenchError(f"limit must be a number of images or absent, got {self.limit!r}")
         refuse_unknown([self.scenario], SCENARIOS, "unknown scenario {}")
         for names in ("corruptions", "measure"):
@@ -127,13 +130,17 @@ class Cell:
             if not isinstance(value, Mapping):
                 raise BenchError(f"{mapping} must be a table of names and values, got {value!r}")
             object.__setattr__(self, mapping, plain(value, mapping))
+        if self.weights is None:
+            filled = with_packaged_part(self.options, method=self.method, model=self.model, data=self.data)
+            object.__setattr__(self, "options", filled)
         if not self.corruptions:
             object.__setattr__(self, "severity", 0)
 
     @property
     def config(self) -> Method:
-        """The method with its options; an unknown name, or a value that it refuses, is an error."""
+        """The method with its options; an unknown name, or a value that it or ``adapt`` refuses, is an error."""
         try:
+            check_settings(**{name: value for name, value in self.options.items() if name in OF_ADAPT})
             return get_method(self.method, **each_value(self._own_options, infinite))
         except (TypeError, ValueError) as error:
             raise BenchError(str(error)) from error
@@ -159,7 +166,7 @@ class Cell:
 
     def _resolved(self) -> dict[str, Any]:
         try:
-            return self.config.identity()
+            return self.config.identity(self.batch_size)
         except BenchError:
             known = config_classes().get(self.method)
             if known is None or not set(self._own_options) <= {entry.name for entry in fields(known)}:

@@ -1,14 +1,16 @@
 """What a cell measures beyond accuracy, calibration and cost, because its ``measure`` asks for it.
 
 ===================  =====================================================================================
-``representation``   R (columns and rows) and I of every batch's features before its update: into ``series``
-``health``           after the stream: R, R of rows, I and the class of the mean feature
+``representation``   R (over columns, over rows) and I of every batch's features before its update: into ``series``
+``health``           after the stream: R over columns and over rows, I and the class of the mean feature
 ``sparsity``         after the stream: percent of the feature dimensions that are near zero (table M)
 ``predictions``      predicted class and label along the stream, thinned (figure 2)
 ``scatter``          before the stream: entropy and gradient norm of single images (figure 3c)
 ``tsne``             after the stream: features of some classes in the plane (figure 8)
 ``surface``          after the stream: entropy around the weights (figures 9, C)
 ===================  =====================================================================================
+
+Beside R stands ``normalisation``: the one of the two that SAR² minimises on this network.
 
 Options (``measure_options = { surface = { steps = 21 } }``): ``images`` for all that look at images;
 ``classes`` and ``per_class`` of tsne; ``steps`` and ``span`` of surface.
@@ -26,7 +28,8 @@ from torch import Tensor, nn
 
 from wildtta.bench.cell import MEASURES, Cell
 from wildtta.bench.datasets import Images
-from wildtta.bench.errors import refuse_unknown
+from wildtta.bench.errors import BenchError, refuse_unknown
+from wildtta.methods.sar2.method import SAR2
 from wildtta.metrics import (
     FeatureStatistics,
     StreamRecord,
@@ -45,6 +48,9 @@ def diagnostic_options(cell: Cell) -> dict[str, dict[str, Any]]:
     refuse_unknown(cell.measure_options, cell.measure, "measure_options has {}, which is not in measure")
     for name, given in cell.measure_options.items():
         refuse_unknown(given, MEASURES[name], f"the measure {name!r} has no option {{}}")
+        for option, value in given.items():
+            if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+                raise BenchError(f"{option} of the measure {name!r} must be a finite number above 0, got {value!r}")
     return {name: {**MEASURES[name], **cell.measure_options.get(name, {})} for name in cell.measure}
 
 
@@ -83,6 +89,8 @@ class Diagnostics:
         for name, options in self._options.items():
             if name in later:
                 self._found[name] = later[name](**options)
+        if not {"representation", "health"}.isdisjoint(self._options):
+            self._found["normalisation"] = SAR2().normalisation_of(self._facts)
         return self._found
 
     def _features(self, inputs: Tensor) -> Tensor:

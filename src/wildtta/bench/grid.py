@@ -76,17 +76,18 @@ def load_grid(path: str | os.PathLike[str]) -> list[Cell]:
 def parse_grid(text: str, *, where: str = "grid", folder: Path | None = None) -> list[Cell]:
     """The cells of a grid in TOML."""
     try:
-        cells = list(_cells(_toml(text), folder or Path()))
+        cells = list(_cells(parse_toml(text), folder or Path()))
         return list({cell.key: cell for cell in cells}.values())
     except BenchError as error:
         raise BenchError(f"{where}: {error}") from error
 
 
-def _toml(text: str) -> Table:
+def parse_toml(text: str) -> Table:
+    """A TOML file's content; the text ``null``, which TOML lacks, is None."""
     try:
         tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     except ImportError as error:
-        raise BenchError("grids need tomli on Python 3.10: pip install 'wildtta[cli]'") from error
+        raise BenchError("TOML files need tomli on Python 3.10: pip install 'wildtta[cli]'") from error
     try:
         content = tomllib.loads(text)
     except ValueError as error:

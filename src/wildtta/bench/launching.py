@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -32,6 +34,8 @@ class Outcome:
     ran: int = 0
     found: int = 0
     failed: int = 0
+    left: int = 0
+    """Cells that did not begin because the time was up."""
 
 
 def launch(
@@ -48,6 +52,7 @@ def launch(
     tensorboard: str | None = None,
     observer: Observer | None = None,
     asked_by: Mapping[str, Askers] | None = None,
+    seconds: float | None = None,
 ) -> Outcome:
     """Check the cells, run what the journal doesn't hold yet, and write every row down as it comes.
 
@@ -66,7 +71,9 @@ def launch(
         observer: who is told what happens; by default a progress bar or lines on the standard error.
         asked_by: a cell's key to who wants its row (plain JSON objects); rows keep it, also those found in
             the journal.
+        seconds: after so many no cell begins; those that run are finished. The same call goes on later.
     """
+    until = math.inf if seconds is None else time.monotonic() + seconds
     if per_device < 1 or threads < 1:
         raise BenchError(f"per_device and threads must be at least 1, got {per_device} and {threads}")
     images = None if root is None else str(root)
@@ -105,7 +112,7 @@ def launch(
             workers, run = len(slots), partial(in_processes, slots, conditions)
         watching.begin(len(wanted), outcome.found, workers)
         stack.callback(watching.end)
-        events = run(missing, watching.running)
+        events = run(missing, watching.running, until=until)
         stack.callback(events.close)
         for event in events if missing else ():
             if isinstance(event, str):
@@ -121,6 +128,7 @@ def launch(
             if tensorboard is not None and row["status"] == "ok":
                 write_curves(row, tensorboard)
             watching.finished(row)
+        outcome.left = len(missing) - outcome.ran
         if book is not None:
             rows = {row["key"]: row for row in book.rows}
     outcome.rows = [rows[key] for key in wanted if key in rows]

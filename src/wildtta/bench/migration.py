@@ -60,6 +60,8 @@ WORDS: dict[str, tuple[str, str]] = {
     "gradient_bound": ("bound {}", "no bound"),
     "normalisation": ("R over {}", ""),
     "clip_norm": ("gradient at most {}", ""),
+    "evidence": ("always learning", ""),
+    "recovery": ("recovery at {}", "no recovery"),
 }
 """How a title names an option: with a value, and switched off."""
 
@@ -93,6 +95,7 @@ def translated(method: str, options: Options, classes: int | None) -> tuple[str,
         new["ensembling"] = _round(1 - options["ensembling"])
     if options["reading"] == "columns":
         new["normalisation"] = "auto"  # which means columns in steady, on every network
+    new["evidence"] = False  # 0.1 always learned
     return "steady", {OURS.get(name, name): value for name, value in new.items()}
 
 
@@ -158,13 +161,21 @@ def _migrated(row: Row) -> tuple[Row, str]:
     try:
         method, options = translated(cell["method"], resolved, len(row.get("metrics", {}).get("per_class", ())) or None)
         today = _today(method)
+        rates = today.learning_rates.values() if options.get("lr", 0) is None else ()
+        if 1 < cell["batch_size"] < 64 and any(at_one != usual for at_one, usual in rates):
+            # 0.1 had a straight line between batches of 1 and 64.
+            raise LookupError(f"{method} has another learning rate at a batch of {cell['batch_size']} now")
         options = deviating(today, method, options)
         name = cell["name"]
         if name is None or cell["method"].startswith("sar2"):
             # 0.1's titles call settings SAR² that are not, or not any more.
             name = title(today.title, options) if options else None
         new = Cell.from_json({**cell, "method": method, "options": {**of_adapt, **options}, "name": name})
-        changed = {"key": new.key, "cell": new.to_json(), "resolved": plain(new.config.identity(), "resolved")}
+        changed = {
+            "key": new.key,
+            "cell": new.to_json(),
+            "resolved": plain(new.config.identity(new.batch_size), "resolved"),
+        }
         return {**row, **changed, "migrated": past}, name or today.title
     except LookupError as error:
         label = title(f"{before['title']} of 0.1", {n: v for n, v in resolved.items() if v != before["options"].get(n)})

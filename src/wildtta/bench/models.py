@@ -1,6 +1,6 @@
 """A network from its name in a cell.
 
-- ``glyphs:NAME``: an embedded network (``resnet_gn``, ``vit``), trained on glyphs.
+- ``glyphs:NAME``: an embedded network (``resnet_gn``, ``vit``, ``resnet_bn``), trained on glyphs.
 - ``scenes:network``: the embedded segmentation network, trained on rendered scenes.
 - ``timm:NAME``: ``timm.create_model``; pretrained unless ``pretrained = false`` or a weights file is given.
 - ``torchvision:NAME``: ``torchvision.models.get_model``; ``NAME.WEIGHTS`` picks other weights than

@@ -202,8 +202,9 @@ def _measured(
     if record.first_non_finite is not None:
         raise BenchError(f"the predictions became non-finite at sample {record.first_non_finite} of {len(stream)}")
     in_force = {name: value for name, value in model.resolved.items() if name != "lr"}
+    in_force["learning_rate"] = model.learning_rate
     return {
-        "resolved": plain({**cell.config.identity(), **in_force, "learning_rate": model.learning_rate}, "resolved"),
+        "resolved": plain({**cell.config.identity(cell.batch_size), **in_force}, "resolved"),
         "metrics": record.summary(images.classes, *_by_corruption(stream), adapts=cell.method != "none"),
         "series": thin({name.removeprefix("used_"): column for name, column in series.read().items()}),
         "cost": {

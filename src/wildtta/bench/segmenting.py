@@ -135,9 +135,10 @@ def segmentation_row(
     counted = {name: int(value) for name, value in vars(model.cost).items()}
     cost = {name: value if name in ("resets", "skipped") else value // rows_each for name, value in counted.items()}
     in_force = {name: value for name, value in model.resolved.items() if name != "lr"}
+    resolved = {**cell.config.identity(cell.batch_size), **in_force, "learning_rate": model.learning_rate}
     times = {**{name: round(value, 4) for name, value in watch.summary().items()}, "peak_mb": round(peak_memory(device), 1)}
     return {
-        "resolved": plain({**cell.config.identity(), **in_force, "learning_rate": model.learning_rate}, "resolved"),
+        "resolved": plain(resolved, "resolved"),
         "metrics": {**summary, "miou": round(confusion.mean(), 4), "iou_per_class": ious},
         "series": {},
         "cost": {**cost, "batches": stream.batch_count, "learned_batches": int(turns.sum()), **times},

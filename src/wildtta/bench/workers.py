@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -33,19 +34,27 @@ Events = Generator[Row | str, None, None]
 worker died and its cell is tried again); closing it ends what runs."""
 
 
-def in_process(device: str, conditions: Conditions, cells: Sequence[Cell], on_progress: OnProgress) -> Events:
-    """One cell after the other, here."""
-    for cell in cells:
+def in_process(
+    device: str, conditions: Conditions, cells: Sequence[Cell], on_progress: OnProgress, *, until: float = math.inf
+) -> Events:
+    """One cell after the other, here; none begins after ``until`` (a time of :func:`time.monotonic`)."""
+    waiting = _Waiting(cells, until)
+    while waiting:
+        cell = waiting.popleft()
         on_progress(cell, 0.0)
         yield execute(cell, conditions, device, progress=partial(on_progress, cell))
 
 
 class _Waiting(deque[Cell]):
-    """Cells that wait for a worker."""
+    """Cells that wait for a worker; false when there is none, or no time to begin one."""
 
-    def __init__(self, cells: Sequence[Cell]) -> None:
+    def __init__(self, cells: Sequence[Cell], until: float) -> None:
         super().__init__(cells)
+        self._until = until
         self._deaths: Counter[str] = Counter()
+
+    def __bool__(self) -> bool:
+        return len(self) > 0 and time.monotonic() < self._until
 
     def put_back(self, cell: Cell, cause: str, device: str) -> Row | str:
         """After its worker's end a cell is the next one again, or has failed after too many deaths."""
@@ -59,13 +68,18 @@ class _Waiting(deque[Cell]):
 
 
 def in_processes(
-    devices: Sequence[str], conditions: Conditions, cells: Sequence[Cell], on_progress: OnProgress
+    devices: Sequence[str],
+    conditions: Conditions,
+    cells: Sequence[Cell],
+    on_progress: OnProgress,
+    *,
+    until: float = math.inf,
 ) -> Events:
     """A worker process per entry of ``devices``; a device named twice runs two cells at a time.
 
-    A worker that dies is replaced and its cell tried again.
+    A worker that dies is replaced and its cell tried again. None begins a cell after ``until``.
     """
-    waiting = _Waiting(cells)
+    waiting = _Waiting(cells, until)
     running: dict[Connection, _Worker] = {}
 
     def start(device: str) -> None:
@@ -75,7 +89,8 @@ def in_processes(
 
     try:
         for device in devices[: len(cells)]:
-            start(device)
+            if waiting:
+                start(device)
         while running:
             for connection in wait(list(running)):
                 assert isinstance(connection, Connection)
@@ -134,7 +149,7 @@ class _Worker:
 
 def on_ray(
     address: str, conditions: Conditions, *, gpu: bool | None, per_device: int
-) -> tuple[int, Callable[[Sequence[Cell], OnProgress], Events]]:
+) -> tuple[int, Callable[..., Events]]:
     """Cells as Ray tasks: how many run at a time, and what runs them.
 
     Each task asks for ``conditions.threads`` CPUs or, with ``gpu``, for its share of a GPU (None: GPUs where
@@ -158,8 +173,8 @@ def on_ray(
     # Ray's own retries would run a lost cell again without a word; the driver does it and says so.
     task = ray.remote(max_retries=0, num_cpus=wanted[0], num_gpus=wanted[1])(_run_on_worker)
 
-    def run(cells: Sequence[Cell], on_progress: OnProgress) -> Events:
-        waiting = _Waiting(cells)
+    def run(cells: Sequence[Cell], on_progress: OnProgress, *, until: float = math.inf) -> Events:
+        waiting = _Waiting(cells, until)
         in_hand: dict[Any, Cell] = {}
         try:
             while waiting or in_hand:

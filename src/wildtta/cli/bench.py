@@ -13,7 +13,7 @@ from wildtta.bench.cell import told_apart
 from wildtta.bench.journal import write
 from wildtta.bench.launching import check_cells
 from wildtta.bench.migration import migrated
-from wildtta.cli.launching import Launch, one_line_errors, print_rows, runs_cells
+from wildtta.cli.launching import Launch, exit_code, one_line_errors, print_rows, runs_cells
 
 _to_stderr = partial(typer.echo, err=True)
 
@@ -35,7 +35,7 @@ def bench(
 
     Every finished cell is in the journal at once; after a kill the same command goes on with what is missing.
     A cell that fails is recorded with its reason and tried again by the next run. Exit code: 0 all done, 1
-    some cells failed, 2 the request cannot be run.
+    some cells failed, 2 the request cannot be run, 3 the time (--seconds) was up.
     """
     with one_line_errors(journal):
         cells = load_grid(grid)
@@ -52,7 +52,7 @@ def bench(
             f"{len(outcome.rows)} cells in {journal}: {outcome.ran} run now ({outcome.failed} failed), "
             f"{outcome.found} found"
         )
-    raise typer.Exit(outcome.failed > 0)
+    raise typer.Exit(exit_code(outcome))
 
 
 def merge_journals(

@@ -16,6 +16,7 @@ import typer
 
 from wildtta import bench
 from wildtta.bench import BenchError, Cell, Outcome, Row
+from wildtta.report.table import Table
 
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda (all GPUs), or names with commas: cuda:0,cuda:1.")]
 
@@ -42,10 +43,16 @@ class Launch:
         None
     )
     tensorboard: Annotated[str | None, typer.Option(help="Also write TensorBoard files.", metavar="DIR")] = None
+    seconds: Annotated[
+        float | None, typer.Option(min=0, help="Begin no cell after so many seconds; the same command goes on later.")
+    ] = None
 
     def __call__(self, cells: Sequence[Cell], *, journal: Path | None, **changes: Any) -> Outcome:
         """:func:`wildtta.bench.launch` with these options; ``changes`` go before them."""
-        return bench.launch(cells, journal=journal, **{**asdict(self), **changes})
+        outcome = bench.launch(cells, journal=journal, **{**asdict(self), **changes})
+        if outcome.left:
+            typer.echo(f"time is up, {outcome.left} cells are left; run the same command again to go on", err=True)
+        return outcome
 
 
 def runs_cells(verb: Callable[..., None]) -> Callable[..., None]:
@@ -80,6 +87,13 @@ def one_line_errors(journal: Path | None = None) -> Iterator[None]:
         raise typer.Exit(130) from None  # as a shell reports SIGINT
 
 
+def exit_code(*outcomes: Outcome) -> int:
+    """0: all done; 1: some cells failed; 3: the time was up before all had begun."""
+    if any(outcome.failed for outcome in outcomes):
+        return 1
+    return 3 if any(outcome.left for outcome in outcomes) else 0
+
+
 def pairs(entries: Sequence[str] | None, option: str) -> dict[str, Any]:
     """``name=value`` arguments as a table; values are JSON (``1e-3``, ``null``), ``inf`` or text."""
     table: dict[str, Any] = {}
@@ -101,9 +115,18 @@ def console(wide: int) -> Any:
     return Console(width=None if sys.stdout.isatty() else wide)
 
 
+def print_table(table: Table) -> None:
+    """A report's table, and what its marks mean."""
+    from wildtta.report.terminal import rich_table
+
+    console(_WIDE).print(rich_table(table))
+    for note in table.notes:
+        typer.echo(note)
+
+
 def print_rows(rows: Sequence[Row]) -> None:
     """A table of results, with fewer columns on a narrow terminal; failures follow with their reasons."""
-    from rich.table import Table
+    from rich.table import Table as RichTable
 
     screen = console(_WIDE)
     good = [(Cell.from_row(row), row) for row in rows if row["status"] == "ok"]
@@ -112,7 +135,7 @@ def print_rows(rows: Sequence[Row]) -> None:
         numbers = [name for name in _NUMBERS if screen.width >= _WIDE or name in _ESSENTIAL]
         if not all("miou" in row["metrics"] for _, row in good):  # a column of segmentation alone
             numbers.remove("mIoU %")
-        table = Table(show_edge=False, pad_edge=False, title=models[0] if len(models) == 1 else None)
+        table = RichTable(show_edge=False, pad_edge=False, title=models[0] if len(models) == 1 else None)
         for heading in (["model"] if len(models) > 1 else []) + ["method", "stream"]:
             table.add_column(heading, overflow="fold", min_width=10)
         for heading in numbers:

@@ -8,11 +8,14 @@ from typing import Annotated
 import typer
 
 from wildtta.bench import BenchError, read
+from wildtta.bench.grid import parse_toml
 from wildtta.cli.launching import one_line_errors
 from wildtta.paper import sections
 from wildtta.report import MOST_CURVES, TITLE
 from wildtta.report.command import command_line
-from wildtta.report.document import gather
+from wildtta.report.document import Document, gather
+from wildtta.report.verdicts import reasons_of, unexplained
+from wildtta.report.verdicts import verdicts as verdicts_page
 from wildtta.report.writing import write_document, write_page
 
 _OUT = Path("wildtta-report")
@@ -38,6 +41,13 @@ def report(
     figures: Annotated[
         int, typer.Option(min=0, help="Curves along streams at most; 0: no figures at all.", metavar="N")
     ] = MOST_CURVES,
+    verdicts: Annotated[
+        Path | None,
+        typer.Option(help="Write a page on the paper's claims: which hold, which don't.", metavar="FILE.md"),
+    ] = None,
+    reasons: Annotated[
+        Path | None, typer.Option(help="Why claims fail, for --verdicts: a table for each claim.", metavar="FILE.toml")
+    ] = None,
 ) -> None:
     """Write a report: index.html (one file), report.md, report.tex, numbers.csv, claims.csv, figures/.
 
@@ -57,14 +67,29 @@ def report(
             ("--title", title),
             *(("--intro", path) for path in intro or ()),
             ("--figures", None if figures == MOST_CURVES else figures),
+            ("--verdicts", verdicts),
+            ("--reasons", reasons),
         )
         shown, heading = sections(rows), title or TITLE
         document = gather(rows, title=heading, sections=shown, intro=words, figures=figures, command=command)
         if page is not None:
             typer.echo(f"page:   {write_page(document, page)}")
-        if out is not None or page is None:
+        if verdicts is not None:
+            _write_verdicts(document, verdicts, reasons)
+        if out is not None or (page is None and verdicts is None):
             written = write_document(document, out or _OUT)
             typer.echo(f"report: {written.html}")
             for path in (written.markdown, written.latex, written.numbers, written.claims):
                 if path is not None:
                     typer.echo(f"        {path}")
+
+
+def _write_verdicts(document: Document, page: Path, reasons: Path | None) -> None:
+    """The page of verdicts, and on stderr which claims lack a reason."""
+    tables = {} if reasons is None else parse_toml(reasons.read_text(encoding="utf-8"))
+    known = reasons_of(tables, document.outcomes)
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(verdicts_page(document, known), encoding="utf-8")
+    for line in unexplained(document, known):
+        typer.echo(line, err=True)
+    typer.echo(f"verdicts: {page}")

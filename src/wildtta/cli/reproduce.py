@@ -13,12 +13,24 @@ import typer
 from wildtta.bench import BenchError, Cell, Row, read
 from wildtta.bench.errors import refuse_unknown
 from wildtta.bench.launching import devices_named
-from wildtta.cli.launching import Launch, console, one_line_errors, pairs, runs_cells
-from wildtta.paper import Experiment, Network, Setting, Where, asked, experiments, section, select, setting, unique
+from wildtta.cli.launching import Launch, console, exit_code, one_line_errors, pairs, print_table, runs_cells
+from wildtta.paper import (
+    Experiment,
+    Network,
+    Setting,
+    Where,
+    asked,
+    experiments,
+    needs,
+    section,
+    select,
+    setting,
+    unique,
+)
 from wildtta.paper.estimate import estimate, measure_pace, measured_rates
 from wildtta.paper.settings import IMAGENET_NETWORKS
 from wildtta.report.document import gather
-from wildtta.report.terminal import claim_lines, rich_table
+from wildtta.report.terminal import claim_lines
 from wildtta.report.writing import write_document
 
 _WIDE = 160
@@ -39,7 +51,7 @@ def reproduce(
     imagenet_r: Annotated[Path | None, typer.Option(help="ImageNet-R, for tables D and E.", metavar="DIR")] = None,
     imagenet: Annotated[Path | None, typer.Option(help="Clean validation images (figure D).", metavar="DIR")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Short streams, few corruptions, one seed: minutes.")] = False,
-    scale: Annotated[str, typer.Option(help="full, quick or tiny.")] = "full",
+    scale: Annotated[str, typer.Option(help="full, short (as on glyphs), quick or tiny.")] = "full",
     limit: Annotated[int | None, typer.Option(min=1, help="Cut every stream to this many images.")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs per number (default 3; 1 when quick).")] = None,
     protocol: Annotated[
@@ -61,11 +73,13 @@ def reproduce(
     ] = None,
     journal: Annotated[Path | None, typer.Option(help="Default: runs/reproduce-ON.jsonl.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the report. Default: beside the journal.")] = None,
+    report: Annotated[bool, typer.Option(help="Print and write the report at the end.")] = True,
 ) -> None:
     """Run tables and figures of the paper and write a report on them.
 
-    Cells that several tables share run once. After a kill the same command goes on with what is missing. Rows
-    whose method or network is missing on the chosen data are listed as not available.
+    Cells that several tables share run once. After a kill, or when --seconds are over, the same command goes on
+    with what is missing. Rows whose method or network is missing on the chosen data are listed as not
+    available. Exit code: 0 all done, 1 some cells failed, 2 the request cannot be run, 3 the time was up.
     """
     book = journal or Path("runs") / f"reproduce-{on}.jsonl"
     with one_line_errors(book):
@@ -96,8 +110,10 @@ def reproduce(
             launch(part, journal=book, root=root, asked_by=askers)
             for root, part in _by_root(unique(cells), {"imagenet-r": imagenet_r, "imagenet": imagenet}, launch.root)
         ]
-        _report(chosen, where, [row for outcome in outcomes for row in outcome.rows], out or book.with_suffix(""))
-    raise typer.Exit(any(outcome.failed for outcome in outcomes))
+        rows = [row for outcome in outcomes for row in outcome.rows]
+        if report:
+            _report(chosen, where, rows, out or book.with_suffix(""))
+    raise typer.Exit(exit_code(*outcomes))
 
 
 def _networks(entries: Sequence[str] | None, weights: str) -> dict[str, Network] | None:
@@ -160,10 +176,9 @@ def _report(experiments: Sequence[Experiment], where: Setting, rows: Sequence[Ro
     shown = section(where, rows, [experiment.name for experiment in experiments])
     document = gather(rows, title=f"SAR and SAR² on {where.where}", sections=[shown])
     figures = [replace(figure.table, title=figure.title) for figure in shown.figures if figure.table is not None]
-    screen = console(_WIDE)
     for table in (*shown.tables, *figures):
-        screen.print(rich_table(table))
-        screen.print()
+        print_table(table)
+        typer.echo()
     for line in claim_lines(document.outcomes):
         typer.echo(line)
     typer.echo(f"report: {write_document(document, out).html}")
@@ -185,7 +200,14 @@ def _list(where: Setting, rows: Sequence[Row], device: str) -> None:
         table.add_column(heading, overflow="fold", justify="right" if heading == "cells" else "left")
     for experiment in experiments().values():
         cells = experiment.cells(where)
-        needs = "nothing (embedded)" if small else experiment.needs
-        table.add_row(experiment.name, experiment.title, needs, str(len(cells)), estimate(cells, paces, rates).words)
+        cost = estimate(cells, paces, rates).words
+        table.add_row(experiment.name, experiment.title, needs(experiment, where), str(len(cells)), cost)
     console(_WIDE).print(table)
-    typer.echo(f"{len(experiments())} experiments on {where.label}; cells that several share run once")
+    every = unique(cell for experiment in experiments().values() for cell in experiment.cells(where))
+    done = {row["key"] for row in rows if row["status"] == "ok"}
+    left = [cell for cell in every if cell.key not in done]
+    typer.echo(f"{len(experiments())} experiments on {where.label}")
+    typer.echo(
+        f"all: {len(every)} cells, since several share some; {len(left)} to run, {estimate(left, paces, rates).words}, "
+        "one after the other"
+    )

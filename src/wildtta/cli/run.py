@@ -11,7 +11,7 @@ import torch
 import typer
 
 from wildtta.bench import MULTI_DOMAIN, BenchError, Cell, Conditions, measured_pace
-from wildtta.cli.launching import Launch, one_line_errors, pairs, print_rows, runs_cells
+from wildtta.cli.launching import Launch, exit_code, one_line_errors, pairs, print_rows, runs_cells
 from wildtta.data import CORRUPTIONS
 
 Names = list[str] | None
@@ -89,7 +89,7 @@ def run(
         ]
         outcome = launch([_at_pace(cell, pace, launch) for cell in cells], journal=journal)
         print_rows(outcome.rows)
-    raise typer.Exit(outcome.failed > 0)
+    raise typer.Exit(exit_code(outcome))
 
 
 def _at_pace(cell: Cell, pace: str, launch: Launch) -> Cell:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import torch
 import typer
@@ -15,7 +15,7 @@ from wildtta.cli.launching import one_line_errors
 from wildtta.data import InputProtocol, input_protocol
 from wildtta.glyphs import NETWORKS, glyph_atlas, load_atlas, save_atlas
 from wildtta.glyphs.training import TrainingPlan, train_networks
-from wildtta.methods.ttt.rotation import save_branch
+from wildtta.methods.ttt.rotation import Initial, save_branch
 from wildtta.training.batches import source_images
 from wildtta.training.diffusion import DiffusionPlan, save_diffusion, train_diffusion
 from wildtta.training.rotation import BranchPlan, train_branch
@@ -28,6 +28,7 @@ Data = Annotated[Path | None, typer.Option(help="Folder (or zip) of the source i
 Protocol = Annotated[str, typer.Option(help="Preprocessing; auto: glyphs' own, else paper.")]
 Seed = Annotated[int, typer.Option(help="Seed of the weights and of the images' order.")]
 Workers = Annotated[int, typer.Option(min=0, help="Reading processes.")]
+Half = Annotated[bool, typer.Option("--half", help="Store float16: half the size, for a package.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -45,6 +46,12 @@ def ttt_train(
     protocol: Protocol = "auto",
     epochs: Annotated[int, typer.Option(min=1)] = 10,
     lr: Annotated[float | None, typer.Option(help="Default: the paper's, 0.1 (convolutional), 0.005 (ViT).")] = None,
+    initial: Annotated[
+        str, typer.Option(help="Weights that the branch begins with: random (the paper's), or copied from the network.")
+    ] = "random",
+    clip: Annotated[
+        float | None, typer.Option(help="Largest norm of a gradient; default: no limit. Copied stages need one.")
+    ] = None,
     mirror: Annotated[
         bool | None, typer.Option("--mirror/--no-mirror", help="Mirrored images too. Default: not for glyphs.")
     ] = None,
@@ -53,15 +60,25 @@ def ttt_train(
     seed: Seed = 0,
     workers: Workers = 0,
     atlas: Atlas = None,
+    half: Half = False,
 ) -> None:
     """Train a rotation branch on source images, the network's trunk frozen (10 epochs, as in the paper)."""
     with one_line_errors():
         network = build_model(Cell(model=model, weights=weights)).to(device)
         images = source_images(on, data, count=count, seed=seed, atlas=atlas)
         mirrored = on != "glyphs" if mirror is None else mirror
-        plan = BranchPlan(epochs=epochs, lr=lr, mirror=mirrored, batch_size=batch_size, seed=seed, workers=workers)
+        plan = BranchPlan(
+            epochs=epochs,
+            lr=lr,
+            initial=cast(Initial, initial),
+            clip=clip,
+            mirror=mirrored,
+            batch_size=batch_size,
+            seed=seed,
+            workers=workers,
+        )
         branch, stage = train_branch(network, images, _protocol(protocol, on, network), plan, typer.echo)
-        save_branch(out, branch, stage, mirror=mirrored)
+        save_branch(out, branch, stage, mirror=mirrored, half=half)
     typer.echo(f"wrote {out} ({out.stat().st_size:,} bytes): a branch after {stage} of {model}")
 
 
@@ -80,6 +97,7 @@ def diffusion_train(
     seed: Seed = 0,
     workers: Workers = 0,
     atlas: Atlas = None,
+    half: Half = False,
 ) -> None:
     """Train a small unconditional diffusion model on source images (for large ones, take a published one)."""
     with one_line_errors():
@@ -89,7 +107,7 @@ def diffusion_train(
         )
         images = source_images(on, data, count=count, seed=seed, atlas=atlas)
         trained = train_diffusion(images, _protocol(protocol, on), plan, torch.device(device), typer.echo)
-        save_diffusion(trained, out)
+        save_diffusion(trained, out, half=half)
     typer.echo(f"wrote {out}: use it with adapt(network, 'dda', diffusion={str(out)!r})")
 
 
@@ -105,12 +123,15 @@ def train_glyphs(
         int | None,
         typer.Option(min=1, help="Optimizer steps, each on fresh images; default: those of the packaged weights."),
     ] = None,
+    label_smoothing: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of a label spread over all classes.")
+    ] = 0.1,
     batch_size: BatchSize = 1024,
     seed: Seed = 0,
     test_images: Annotated[int, typer.Option(min=1, help="Clean test images to measure on.")] = 10_000,
     corrupted_images: Annotated[int, typer.Option(min=0, help="Test images per corruption; 0: none.")] = 2_000,
 ) -> None:
-    """Train the embedded glyph networks (GroupNorm ResNet, LayerNorm ViT) from scratch on rendered glyphs."""
+    """Train the embedded glyph networks (GroupNorm and BatchNorm ResNet, LayerNorm ViT) from scratch on rendered glyphs."""
     with one_line_errors():
         masks = load_atlas(atlas) if atlas else glyph_atlas()
         if export_atlas:
@@ -120,6 +141,7 @@ def train_glyphs(
         plan = TrainingPlan(
             names=tuple(network or NETWORKS),
             steps=steps,
+            label_smoothing=label_smoothing,
             batch_size=batch_size,
             seed=seed,
             device=device,

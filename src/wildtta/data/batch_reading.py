@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from wildtta.data.errors import BrokenImage
-from wildtta.data.image_files import EncodedImages, decode, stack
+from wildtta.data.image_files import EncodedImages, check_size, decode, stack
 from wildtta.data.image_set import Corrupted, ImageSet, Indices, clean_set
 from wildtta.data.preprocessing import InputProtocol
 from wildtta.streams.labels import IntArray
@@ -94,6 +94,7 @@ class BatchReader(Dataset[ReadBatch]):
                     content = clean.encoded(position)
                     # By its first bytes: a file may be called otherwise than it is.
                     if self.encoded and content.startswith(b"\xff\xd8\xff"):
+                        check_size(content, clean.where(position))
                         jpegs[place] = content
                     else:
                         images[place] = self.protocol.fit(decode(content, clean.where(position)))

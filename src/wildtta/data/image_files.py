@@ -17,6 +17,9 @@ from wildtta.data.sources import Source
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
+MOST_PIXELS = 64_000_000
+"""A file of a few kilobytes may promise any number of pixels (a decompression bomb); ImageNet's largest has 61 million."""
+
 
 def is_image(name: str) -> bool:
     return name.lower().endswith(IMAGE_SUFFIXES)
@@ -73,11 +76,28 @@ def decode(encoded: bytes, name: str) -> Tensor:
         raise ImportError("reading image files needs Pillow: pip install 'wildtta[data]'") from error
     try:
         with Image.open(io.BytesIO(encoded)) as image:
+            _check_size(image.size)
             pixels = np.array(image.convert("RGB"))
     # Pillow raises many kinds (OSError, SyntaxError, struct.error, DecompressionBombError ...) on bad bytes.
     except Exception as error:
         raise BrokenImage(f"{name} is no image that can be decoded ({type(error).__name__}: {error})") from error
     return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
+
+
+def check_size(encoded: bytes, name: str) -> None:
+    """A `BrokenImage` where the header of an image promises more pixels than any photograph has; nothing is decoded."""
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(encoded)) as image:
+            _check_size(image.size)
+    except Exception as error:
+        raise BrokenImage(f"{name} is no image that can be decoded ({type(error).__name__}: {error})") from error
+
+
+def _check_size(size: tuple[int, int]) -> None:
+    if size[0] * size[1] > MOST_PIXELS:
+        raise ValueError(f"{size[0]} × {size[1]} pixels; at most {MOST_PIXELS:,} are decoded")
 
 
 def decode_jpegs_on(device: torch.device, encoded: Sequence[Tensor]) -> list[Tensor]:

@@ -16,6 +16,9 @@ from typing import Any, TypeAlias
 
 from wildtta.data.errors import DataError
 
+MOST_BYTES = 1 << 28
+"""A compressed file of an archive that would unpack to more is no image (a decompression bomb)."""
+
 
 def open_source(path: str | os.PathLike[str]) -> Source:
     """The folder, `.zip` or `.tar` at `path`."""
@@ -79,8 +82,9 @@ class _ArchiveTree:
         self._folders: dict[str, set[str]] = defaultdict(set)
         self._files: dict[str, list[str]] = defaultdict(list)
         for name in names:
-            parts = name.removeprefix("./").split("/")
-            if any(part.startswith(".") or part == "__MACOSX" for part in parts):
+            # Nothing is unpacked, so that an absolute name (/etc/x) is just one with a slash too many.
+            parts = [part for part in name.split("/") if part not in ("", ".")]
+            if not parts or any(part.startswith(".") or part == "__MACOSX" for part in parts):
                 continue
             self._files["/".join(parts[:-1])].append(name)
             for depth in range(len(parts) - 1):
@@ -111,6 +115,9 @@ class ZipSource(_ArchiveTree):
         if self._process != os.getpid():  # a forked child shares the parent's file offset
             self._archive = zipfile.ZipFile(self.path)
             self._process = os.getpid()
+        size = self._archive.getinfo(name).file_size
+        if size > MOST_BYTES:
+            raise DataError(f"it would unpack to {size:,} bytes; an image file has at most {MOST_BYTES:,}")
         return self._archive.read(name)
 
     def __getstate__(self) -> dict[str, Any]:

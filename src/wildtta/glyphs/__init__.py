@@ -1,4 +1,4 @@
-"""Glyphs: the embedded 200-class image set and two small networks trained on it, so that nothing needs a download.
+"""Glyphs: the embedded 200-class image set and three small networks trained on it. Nothing needs a download.
 
 A demonstration and a test bed, not evidence: what a method is worth is measured on real data.
 """

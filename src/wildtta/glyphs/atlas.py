@@ -1,7 +1,7 @@
 """The atlas: one grey mask per glyph class and font face, rendered once from the fonts that matplotlib ships.
 
-Everything random about a glyph image happens after this point (see :mod:`wildtta.glyphs.composition`); the atlas
-itself is a constant. It can be written to a file, so that a machine without matplotlib and Pillow can train on glyphs.
+It is a constant; everything random about a glyph image comes later (:mod:`wildtta.glyphs.composition`). It can
+be written to a file, so that a machine without matplotlib and Pillow can train on glyphs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from wildtta.glyphs.characters import CHARACTERS
 if TYPE_CHECKING:
     from PIL import Image, ImageFont
 
-#: The faces every class is rendered in: three families in four styles. All of them hold every chosen character.
+#: The faces of every class: three families in four styles. All of them hold every chosen character.
 FACES: tuple[str, ...] = tuple(
     f"{family}{style}"
     for family, styles in (
@@ -30,30 +30,26 @@ FACES: tuple[str, ...] = tuple(
     for style in styles
 )
 
-#: Side of a mask in pixels, and the longer side of the ink in it. 44·√2 < 64: the ink stays inside at every rotation.
+#: Side of a mask in pixels, and the longer side of its ink. 44·√2 < 64: no rotation moves ink outside.
 MASK_SIZE = 64
 INK_SIZE = 44
 
 _MEASURING_POINTS = 96
 
 
-def glyph_atlas() -> torch.Tensor:
-    """The masks as a uint8 tensor ``[classes, faces, 64, 64]`` (0 = paper, 255 = ink), rendered once per process."""
-    return _rendered()
-
-
 @functools.cache
-def _rendered() -> torch.Tensor:
+def glyph_atlas() -> torch.Tensor:
+    """The masks as uint8 ``[classes, faces, 64, 64]`` (0 = paper, 255 = ink), rendered once per process."""
     fonts = _font_folder()
     masks = [[render_mask(character, fonts / f"{face}.ttf") for face in FACES] for character in CHARACTERS]
     return torch.from_numpy(np.array(masks, dtype=np.uint8))
 
 
 def render_mask(character: str, font_file: Path) -> npt.NDArray[np.uint8]:
-    """One centred mask ``[64, 64]``: the font size is chosen so that the ink's longer side is ``INK_SIZE`` pixels.
+    """One centred mask ``[64, 64]`` in the font size that makes the ink's longer side ``INK_SIZE`` pixels.
 
-    Normalising the size takes away the difference between, say, ``o`` and ``O``, which an image of random size could
-    not carry anyway; :data:`CHARACTERS` holds no two characters that differ in nothing else.
+    Normalising the size takes away the difference between, say, ``o`` and ``O``, which an image of random
+    size could not carry anyway; :data:`CHARACTERS` holds no two characters that differ in nothing else.
     """
     from PIL import Image
 
@@ -65,7 +61,7 @@ def render_mask(character: str, font_file: Path) -> npt.NDArray[np.uint8]:
 
 
 def _ink(character: str, font: ImageFont.FreeTypeFont) -> Image.Image:
-    """The character cropped to its ink. (A font's own bounding box counts the space beside the ink as well.)"""
+    """The character cropped to its ink. (A font's own bounding box includes the space beside the ink.)"""
     from PIL import Image, ImageDraw
 
     canvas = Image.new("L", (3 * int(font.size), 3 * int(font.size)))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-# Chosen so that no two look alike. Candidates that all faces of the atlas hold were compared in pairs, over all faces,
-# relative rotations up to 25 degrees and two aspect ratios (correlation of blurred, size-normalised masks), and taken
-# in turn from the scripts as long as they stayed below a threshold to every one taken before. So there is one of "A",
-# Greek "Α" and Cyrillic "А", one of "o", "O" and "0", and so on. The order is part of the data set.
+# Chosen so that no two look alike. Characters that all faces hold were compared in pairs (correlation of
+# blurred, size-normalised masks over all faces, relative rotations up to 25 degrees, two aspect ratios) and
+# taken from the scripts in turn if they stayed below a threshold to all before. So there is one of "A", Greek
+# "Α" and Cyrillic "А", one of "o", "O" and "0", and so on. The order is part of the data set.
 _DIGITS = "0123456789"
 _LATIN = "GJPQRWZfhkqrtuvðþŋœƱƺɘʘ"
 _GREEK = "ΑΔΚΜΞΣβζλμξστφωϗϘϚϜϞϠ"

@@ -1,7 +1,7 @@
 """From the atlas to images: random face, size, rotation, place, colours and background, batched in torch.
 
-Every random number of image ``i`` is a hash of (seed, split, i, number of the draw), so an image does not depend on the
-batch it is rendered in, on the images before it, or on the device that draws (a GPU may round the last bit otherwise).
+Every random number of image ``i`` is a hash of (seed, split, i, number of the draw): an image does not depend
+on its batch, on the images before it, or on the device (but a GPU may round the last bit differently).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import torch.nn.functional as F
 
 from wildtta.glyphs.atlas import INK_SIZE, MASK_SIZE
 from wildtta.glyphs.characters import CHARACTERS
+from wildtta.randomness import GOLDEN, as_int64, splitmix64_
 
 Split = Literal["train", "test"]
 
@@ -37,17 +38,17 @@ _SPLITS: dict[str, int] = {"train": 0x7472, "test": 0x7465}
 
 
 def labels_of(indices: torch.Tensor) -> torch.Tensor:
-    """Classes go round: image ``i`` shows class ``i mod 200``, so that every run of 200 images is balanced."""
+    """Image ``i`` shows class ``i mod 200``, so that every run of 200 images is balanced."""
     return indices % len(CHARACTERS)
 
 
 def render_glyphs(indices: torch.Tensor, *, seed: int, split: Split, atlas: torch.Tensor) -> torch.Tensor:
-    """Images ``[n, 3, 32, 32]`` (uint8) of the given positions (int64), on the device of ``indices`` and ``atlas``."""
+    """Images ``[n, 3, 32, 32]`` (uint8) at positions ``indices`` (int64), on the device of both tensors."""
     draws = uniform_draws(indices, seed=seed, split=split, count=_DRAWS)
     scalars = draws[:, :_SCALAR_DRAWS].T.reshape(_SCALAR_DRAWS, -1, 1, 1, 1)
     face = (draws[:, 0] * atlas.shape[1]).long()
     masks = atlas[labels_of(indices), face].unsqueeze(1).float() / 255
-    ink = place_ink(masks, *scalars[1:7].squeeze(2))
+    ink = place_ink(masks, scalars[1:7].squeeze(2))
     ink_colour, paper_colour = colours(*scalars[7:16])
     noise = draws[:, _SCALAR_DRAWS:].reshape(-1, 3, TEXTURE_CELLS, TEXTURE_CELLS)
     paper = paper_colour + _between(TEXTURE, scalars[16]) * smooth_noise(noise)
@@ -56,29 +57,22 @@ def render_glyphs(indices: torch.Tensor, *, seed: int, split: Split, atlas: torc
 
 
 def uniform_draws(indices: torch.Tensor, *, seed: int, split: Split, count: int) -> torch.Tensor:
-    """``[n, count]`` numbers in [0, 1): SplitMix64 (Steele, Lea and Flood 2014) of seed, split, index and draw."""
+    """``[n, count]`` in [0, 1): SplitMix64 (Steele, Lea and Flood 2014) of seed, split, index and draw."""
     if split not in _SPLITS:
         raise ValueError(f"split: expected one of {sorted(_SPLITS)}, got {split!r}")
-    stream = _mix(torch.tensor(_signed(seed), device=indices.device) + _signed(_SPLITS[split] * _GOLDEN))
-    image = _mix(stream + indices * _signed(_GOLDEN))
-    numbers = torch.arange(1, count + 1, device=indices.device) * _signed(_GOLDEN)
-    hashed = _mix(image[:, None] + numbers)
+    stream = splitmix64_(torch.tensor(as_int64(seed + _SPLITS[split] * GOLDEN)))
+    image = splitmix64_(int(stream) + indices * as_int64(GOLDEN))
+    numbers = torch.arange(1, count + 1, device=indices.device) * as_int64(GOLDEN)
+    hashed = splitmix64_(image[:, None] + numbers)
     return ((hashed >> 40) & 0xFFFFFF).float() / 2**24
 
 
-def place_ink(
-    masks: torch.Tensor,
-    size: torch.Tensor,
-    turn: torch.Tensor,
-    right: torch.Tensor,
-    down: torch.Tensor,
-    aspect: torch.Tensor,
-    shear: torch.Tensor,
-) -> torch.Tensor:
-    """Scale, squeeze, shear, rotate and move the masks; ``[n, 1, 32, 32]`` in [0, 1]. Draws are ``[n, 1, 1]``.
+def place_ink(masks: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
+    """Scale, squeeze, shear, rotate and move the masks by draws ``[6, n, 1, 1]``; ``[n, 1, 32, 32]``.
 
-    Sampled at twice the image's resolution and averaged, which is about the masks' own resolution: no aliasing.
+    Sampled at twice the image's resolution, about the masks' own, and averaged: no aliasing.
     """
+    size, turn, right, down, aspect, shear = draws
     side = 2 * IMAGE_SIZE
     # Mask pixels per output position: the ink is INK_SIZE in the mask and so many pixels in the image.
     zoom = INK_SIZE / (_between(INK_PIXELS, size) * MASK_SIZE / IMAGE_SIZE)
@@ -99,7 +93,7 @@ def colours(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Colours of ink and paper ``[n, 3, 1, 1]`` whose mean levels differ by at least ``CONTRAST[0]``.
 
-    ``chroma``: six draws, the tints; their mean over the channels is removed so that they leave the contrast alone.
+    ``chroma``: six draws, the tints; without their mean over the channels, which would change the contrast.
     """
     difference = _between(CONTRAST, contrast)
     dark = MARGIN + level * (1 - 2 * MARGIN - difference)
@@ -111,8 +105,18 @@ def colours(
 
 
 def smooth_noise(cells: torch.Tensor) -> torch.Tensor:
-    """Draws on a coarse grid ``[n, 3, g, g]``, interpolated to the image's size, about in [-1, 1]."""
-    return F.interpolate(_symmetric(cells), size=(IMAGE_SIZE, IMAGE_SIZE), mode="bicubic", align_corners=True)
+    """Draws on a coarse grid ``[n, c, g, g]``, interpolated to the image's size, about in [-1, 1].
+
+    Bicubic, as a weighted sum along each axis in turn: on a GPU torch's own kernel takes longer than a
+    training step, and a matrix product may round differently in another batch.
+    """
+    side = cells.shape[-1]
+    corners = torch.eye(side, device=cells.device).view(1, 1, side, side)
+    weights = F.interpolate(corners, size=(IMAGE_SIZE, side), mode="bicubic", align_corners=True)[0, 0]
+    field = _symmetric(cells)
+    for _ in range(2):
+        field = sum((weights[:, k] * field[..., k, :, None] for k in range(side)), torch.zeros((), device=cells.device))
+    return field
 
 
 def lighting(direction: torch.Tensor, strength: torch.Tensor) -> torch.Tensor:
@@ -129,23 +133,3 @@ def _between(bounds: tuple[float, float], draw: torch.Tensor) -> torch.Tensor:
 
 def _symmetric(draw: torch.Tensor) -> torch.Tensor:
     return 2 * draw - 1
-
-
-_GOLDEN = 0x9E3779B97F4A7C15
-
-
-def _signed(value: int) -> int:
-    """The 64-bit two's complement of an integer: torch multiplies and adds int64 modulo 2^64, which is all we need."""
-    value &= 2**64 - 1
-    return value - 2**64 if value >= 2**63 else value
-
-
-def _mix(state: torch.Tensor) -> torch.Tensor:
-    state = (state ^ _logical_shift(state, 30)) * _signed(0xBF58476D1CE4E5B9)
-    state = (state ^ _logical_shift(state, 27)) * _signed(0x94D049BB133111EB)
-    return state ^ _logical_shift(state, 31)
-
-
-def _logical_shift(state: torch.Tensor, places: int) -> torch.Tensor:
-    shifted: torch.Tensor = (state >> places) & (2 ** (64 - places) - 1)
-    return shifted

@@ -18,13 +18,13 @@ _RENDERED_AT_ONCE = 512
 class Glyphs:
     """``count`` glyph images (uint8, 3 x 32 x 32, 200 classes), rendered when asked for.
 
-    Image ``i`` is a function of ``(seed, split, i)`` alone: a longer set begins with the shorter one, and any batching
-    gives the same pixels. Image ``i`` shows class ``i mod 200``.
+    Image ``i`` is a function of ``(seed, split, i)`` alone: a longer set begins with the shorter one, and any
+    batching gives the same pixels. Image ``i`` shows class ``i mod 200``.
 
     Args:
         count: How many images; the supply is unlimited.
         seed: Another seed, other images of the same classes.
-        split: ``"train"`` and ``"test"`` never share a random number. The packaged networks saw ``"train"`` only.
+        split: ``"train"``, the only one that the packaged networks saw, shares no random number with ``"test"``.
         atlas: Masks from :func:`wildtta.glyphs.load_atlas`; rendered from matplotlib's fonts by default.
     """
 
@@ -49,7 +49,7 @@ class Glyphs:
         return self.images([position])[0], int(self.labels[position])
 
     def images(self, indices: Sequence[int] | npt.NDArray[np.int64] | torch.Tensor) -> torch.Tensor:
-        """The images at ``indices`` (0 … count − 1, any order, repeats allowed) as uint8 ``[n, 3, 32, 32]``."""
+        """The images at ``indices`` (any order, repeats allowed) as uint8 ``[n, 3, 32, 32]``."""
         positions = torch.as_tensor(indices, dtype=torch.int64).cpu()
         if positions.numel() == 0:
             return torch.empty(0, 3, IMAGE_SIZE, IMAGE_SIZE, dtype=torch.uint8)

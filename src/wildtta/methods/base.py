@@ -64,11 +64,18 @@ class Method:
         tables = {name: asdict(value) if isinstance(value, ASR) else value for name, value in self.options().items()}
         return {name: value for name, value in tables.items() if is_plain(value) or isinstance(value, dict)}
 
-    def identity(self) -> dict[str, Any]:
-        """Everything that decides the method's numbers, as plain values: options, and the rule behind an open ``lr``."""
+    def identity(self, batch_size: int) -> dict[str, Any]:
+        """Everything that decides the method's numbers, as plain values: options, and the rates behind an open ``lr``.
+
+        The rates are the paper's pair, and between its two batch sizes those in force.
+        """
         plain = self.plain_options()
         if plain.get("lr", 0) is None:
-            plain["learning_rates"] = {family: list(pair) for family, pair in self.learning_rates.items()}
+            between = 1 < batch_size < 64
+            plain["learning_rates"] = {
+                family: self.learning_rate(family, batch_size) if between else list(pair)
+                for family, pair in self.learning_rates.items()
+            }
         return plain
 
     def resolved(self, network: Network, batch_size: int) -> dict[str, Any]:
@@ -77,15 +84,14 @@ class Method:
         return {**plain, "lr": self.learning_rate(network.family, batch_size)} if "lr" in plain else plain
 
     def learning_rate(self, family: str, batch_size: int) -> float:
-        """The explicit ``lr``, else the paper's for the family: linear between batch sizes 1 and 64, constant above."""
+        """The explicit ``lr``, else the paper's for the family: min(η₁·B, η₆₄) (D38)."""
         explicit: float | None = getattr(self, "lr", None)
         if explicit is not None:
             return explicit
         if not self.learning_rates:
             return 0.0
         at_one, at_sixty_four = self.learning_rates[family]
-        share = min(1.0, (batch_size - 1) / 63)
-        return at_one + (at_sixty_four - at_one) * share
+        return min(at_one * batch_size, at_sixty_four)
 
     @classmethod
     def example_options(cls, images: Tensor) -> dict[str, Any]:
@@ -97,8 +103,18 @@ class Method:
         return "auto"
 
     def mixes_samples(self, engine: Engine) -> bool:
-        """Whether samples of a batch see each other in a prediction: then one that is not finite is left out."""
+        """Whether the adapter looks for samples that must be left out before a batch is passed, which is one small read.
+
+        Needed where samples see each other in an answer, or in an update that no mask is part of.
+        """
         return engine.batch_statistics
+
+    def why_silent(self, engine: Engine) -> str:
+        """Why nothing has been learned for long, and what to do: the end of a warning."""
+        return (
+            f"{int(engine.memory['skipped'])} batches so far could not be learned from (values that are not finite). Check "
+            "that inputs are prepared as in training"
+        )
 
     def declare(self, engine: Engine) -> dict[str, Tensor]:
         """The method's own state before the first batch. Saving, loading, reset and device moves follow from it."""
@@ -143,6 +159,7 @@ def answer_with(
         computed_forwards=forwards,
         computed_backwards=backwards,
         skipped=torch.as_tensor(skipped, device=engine.device),
+        learned=torch.as_tensor(learned, device=engine.device),
     )
     engine.host_steps += 1
     report.skipped = engine.memory["skipped"].clone()

@@ -79,6 +79,9 @@ class CoTTA(Method):
     def _optimizer(self) -> FlatOptimizer:
         return FlatOptimizer(self.optimizer, momentum=self.momentum, nesterov=self.nesterov)
 
+    def mixes_samples(self, engine: Engine) -> bool:
+        return True
+
     def declare(self, engine: Engine) -> dict[str, Tensor]:
         assert engine.source is not None
         return {"teacher": engine.source.clone(), **self._optimizer().first_state(engine.source), **no_draws_yet()}
@@ -123,9 +126,9 @@ class CoTTA(Method):
             anchor = engine.forward(images, grad=False).logits
         with engine.at(engine.memory["teacher"], back_to=theta):
             plain = engine.forward(images, grad=False)
-            finite = torch.isfinite(images).all() & torch.isfinite(plain.logits).all()
+            finite = torch.isfinite(plain.logits).all()
             unsure = anchor.softmax(-1).amax(-1).mean() < self.confidence
-            is_finite, is_unsure = torch.stack([finite, unsure]).tolist()  # the one read
+            is_finite, is_unsure = map(bool, engine.read(finite, unsure))
             if not (is_finite and is_unsure):
                 return plain, 2 * len(images), is_finite
             generator = next_generator(engine.memory, self.seed, images.device)

@@ -64,7 +64,8 @@ class ShapeSensitive(GradientMethod):
 
     def shape_sensitive(self, engine: Engine, first: Output, candidates: Tensor) -> Selection:
         """The candidates (a mask) that also pass the PLPD filter; ``extra["plpd"]`` holds the values, 0 elsewhere."""
-        positions = candidates.nonzero().squeeze(1)  # the step's one read: how many to destroy
+        candidates = candidates if first.usable is None else candidates & first.usable
+        positions = engine.positions(candidates)  # the step's one read: how many to destroy
         values = first.entropies.new_zeros(len(candidates))
         if len(positions):
             destroyed = self._destroy(engine, first.images[positions])

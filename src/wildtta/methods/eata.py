@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from wildtta.methods.base import Rates
 from wildtta.methods.gradient import EntropyMethod, threshold
+from wildtta.methods.losses import mean_row
 from wildtta.methods.options import AT_LEAST_ONE, POSITIVE, SHARE, Range, option
 from wildtta.methods.registry import register
 from wildtta.methods.source_images import SourceImages, source_batches
@@ -83,8 +84,7 @@ class ETA(EntropyMethod):
         mask = selection.mask
         assert mask is not None
         average = engine.memory["mean_prediction"]
-        probabilities = first.logits.detach().softmax(-1)
-        fresh = torch.where(mask[:, None], probabilities, 0.0).sum(0) / mask.sum().clamp(min=1)
+        fresh = mean_row(first.logits.detach().softmax(-1), mask)
         moved = self.prediction_keep * average + (1 - self.prediction_keep) * fresh
         engine.keep(allowed & mask.any(), {"mean_prediction": torch.where(average.isnan(), fresh, moved)})
 

@@ -92,13 +92,31 @@ class GradientMethod(Method):
         return True
 
     @property
-    def recordable(self) -> bool:
+    def leaves_out(self) -> bool:
+        """Whether the selection's mask alone keeps a sample that is not finite out of everything; else its batch is skipped."""
+        return True
+
+    def recordable(self, engine: Engine) -> bool:
         """Whether a step is the same sequence of kernels for every batch, so that a CUDA graph may replay it."""
+        return False
+
+    def resting(self, engine: Engine) -> bool:
+        """Whether nothing is to be learned from the next batch, so that it needs no backward pass."""
         return False
 
     def learning_rate(self, family: str, batch_size: int) -> float:
         """As for every method, times ``lr_scale``."""
         return self.lr_scale * super().learning_rate(family, batch_size)
+
+    def why_silent(self, engine: Engine) -> str:
+        if not self.selects:
+            return super().why_silent(engine)
+        reliable = self.options().get("reliable")
+        return (
+            f"no sample was selected, or none had a gradient ({int(engine.memory['skipped'])} batches so far were skipped). "
+            "Check that the network returns logits and that inputs are prepared as in training"
+            + (f"; a higher reliable= (now {reliable:g}) selects more" if reliable else "")
+        )
 
     def declare(self, engine: Engine) -> dict[str, Tensor]:
         state = {"momentum": torch.zeros(engine.learnables.size, dtype=engine.learnables.dtype, device=engine.device)}
@@ -152,6 +170,10 @@ class GradientMethod(Method):
     def updated(self, engine: Engine, theta: Tensor) -> Tensor:
         """The weights after the optimizer's step, where a method changes them once more."""
         return theta
+
+    def answered(self, engine: Engine, output: Output) -> Output:
+        """The answer to the caller, from the pass before the update."""
+        return output
 
     def remember(self, engine: Engine, first: Output, selection: Selection, allowed: Tensor) -> None:
         """Update the method's own state, where ``allowed`` (a boolean on the device)."""

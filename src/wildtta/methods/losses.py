@@ -28,6 +28,13 @@ def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
     return values.masked_fill(~mask, 0.0).sum() / mask.sum().clamp(min=1)
 
 
+def mean_row(rows: Tensor, mask: Tensor | None) -> Tensor:
+    """Mean of the ``rows`` [B, D] where ``mask`` [B] holds; 0 where it holds nowhere."""
+    if mask is None:
+        return rows.mean(0)
+    return rows.masked_fill(~mask[:, None], 0.0).sum(0) / mask.sum().clamp(min=1)
+
+
 def cross_entropy(target: Tensor, logits: Tensor) -> Tensor:
     """H(p_target, p) = −Σ_c softmax(target)_c ln softmax(logits)_c per sample; both sides carry gradients."""
     return -(target.softmax(-1) * logits.log_softmax(-1)).sum(-1)

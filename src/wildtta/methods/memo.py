@@ -96,6 +96,9 @@ class MEMO(Method):
         default = 0.01 if kind == "adamw" else 0.0
         return FlatOptimizer(kind, weight_decay=default if self.weight_decay is None else self.weight_decay)
 
+    def mixes_samples(self, engine: Engine) -> bool:
+        return True
+
     def declare(self, engine: Engine) -> dict[str, Tensor]:
         assert engine.source is not None
         return {**(self._optimizer(engine).first_state(engine.source) if self.carry else {}), **no_draws_yet()}
@@ -112,30 +115,22 @@ class MEMO(Method):
         losses: list[Tensor] = []
         norms: list[Tensor] = []
         sound = torch.ones((), dtype=torch.bool, device=engine.device)
-        usable = torch.isfinite(images).flatten(1).all(1).tolist()  # the one read
-        before = {} if all(usable) else {name: value.clone() for name, value in engine.memory.items()}
-        for image, finite in zip(images, usable, strict=True):
-            if finite:
-                output, loss, norm, fine = self._episode(engine, image)
-                losses.append(loss)
-                norms.append(norm)
-                sound = sound & fine
-            else:
-                output = self._forward(engine, image[None], grad=False)
-                sound = torch.zeros_like(sound)
+        for image in images:
+            output, loss, norm, fine = self._episode(engine, image)
+            losses.append(loss)
+            norms.append(norm)
+            sound = sound & fine
             outputs.append(output)
-        if not all(usable):  # the good images had their episodes; the batch as a whole leaves no trace
-            for name, value in before.items():
-                engine.memory[name].copy_(value)
-        passed = self.views * self.steps * sum(usable)
+        passed = self.views * self.steps * len(images)
         return answer_with(
             engine,
             _joined(images, outputs),
             forwards=len(images) + passed,
             backwards=passed,
-            learned=any(usable),
+            learned=True,
             skipped=~sound,
-            **({"loss": torch.stack(losses).mean(), "gradient_norm": torch.stack(norms).mean()} if losses else {}),
+            loss=torch.stack(losses).mean(),
+            gradient_norm=torch.stack(norms).mean(),
         )
 
     def _episode(self, engine: Engine, image: Tensor) -> tuple[Output, Tensor, Tensor, Tensor]:

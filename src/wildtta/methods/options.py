@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import typing
+from collections.abc import Callable, Iterable, Sequence
 from types import UnionType
 from typing import Any, Literal
 
@@ -89,22 +90,34 @@ def _members(kind: Any) -> tuple[Any, ...]:
 
 
 def _check_type(name: str, value: Any, kind: Any) -> None:
-    """Numbers, switches and choices; what is made of other types is the method's to check."""
+    """A value must be of one of the kinds that its field names; kinds that cannot be asked are left to the method."""
     members = _members(kind)
+    if kind is None or any(_fits(value, member) is not False for member in members):
+        return
     choices = [word for member in members if typing.get_origin(member) is Literal for word in typing.get_args(member)]
-    plain = [member for member in members if member in (bool, int, float, str, type(None))]
-    if len(plain) + (1 if choices else 0) < len(members) or kind is None:
-        return
-    if value in choices or (value is None and type(None) in plain):
-        return
-    if isinstance(value, bool):
-        fits = bool in plain
-    elif isinstance(value, int):
-        fits = int in plain or float in plain
-    else:
-        fits = type(value) in plain
-    if not fits:
-        words = [member.__name__ for member in plain if member is not type(None)] + [repr(word) for word in choices]
-        words += ["None"] if type(None) in plain else []
-        error = ValueError if choices and isinstance(value, str) else TypeError
-        raise error(f"{name} must be {' or '.join(words)}, got {value!r}")
+    named = [
+        _word(member) for member in members if member is not type(None) and typing.get_origin(member) is not Literal
+    ]
+    words = [*named, *map(repr, choices), *(["None"] if type(None) in members else [])]
+    error = ValueError if choices and isinstance(value, str) else TypeError
+    raise error(f"{name} must be {' or '.join(dict.fromkeys(words))}, got {value!r}")
+
+
+def _fits(value: Any, member: Any) -> bool | None:
+    """Whether ``value`` is a ``member``; None where that cannot be told."""
+    origin = typing.get_origin(member)
+    if origin is Literal:
+        return any(type(value) is type(word) and value == word for word in typing.get_args(member))
+    if member in (int, float):
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        return whole or (member is float and isinstance(value, float))
+    kind = Iterable if origin is Sequence else origin or member  # numbers may come in a tensor or an array too
+    if isinstance(value, str) and kind is not str:
+        return False  # a text is a sequence too, but not of what is meant
+    return isinstance(value, kind) if isinstance(kind, type) else None
+
+
+def _word(member: Any) -> str:
+    if typing.get_origin(member) is Callable:
+        return "a function"
+    return str(getattr(typing.get_origin(member) or member, "__name__", member))

@@ -141,8 +141,9 @@ those before the update that the batch causes, those after it, or a teacher's.
 _RATES_HEAD = """
 ## Learning rates
 
-Defaults at batch size 1 … 64 by the network's family, linear between the two and constant above 64;
-`lr=` overrides the rule, `lr_scale` multiplies it (`steady`: by 40).
+Defaults at batch size 1 … 64 by the network's family. With B samples per batch the rate is B times that of
+one sample, up to that of 64 ([D38](decisions.md)). `lr=` overrides the rule, `lr_scale` multiplies it
+(`steady`: by 40).
 """
 
 _OPTIONS_HEAD = """

@@ -136,17 +136,17 @@ class POEM(GradientMethod):
     def select(self, engine: Engine, first: Output) -> Selection:
         """Bets on every sample, in their order. The entropies go to the host: the step's one read."""
         uncertainty = self.uncertainty(first).detach()
-        values = uncertainty.cpu().double().numpy()
+        assert first.usable is not None
+        values, usable = np.array(engine.read(uncertainty, first.usable)).reshape(2, -1)
         bettor = Bettor(*(float(engine.memory[name]) for name in Bettor.NAMES))
         source = self._source(engine)
-        protected = []
-        if np.isfinite(values).all():
-            for value in source.level(values):
-                protected.append(bettor.protected(value))
-                bettor = bettor.after(value, rate=self.stake_rate, largest=self.largest_stake)
-        targets = source.quantile(np.array(protected)) if protected else values
+        levels = source.level(values)
+        for place in usable.nonzero()[0]:
+            level, levels[place] = levels[place], bettor.protected(levels[place])
+            bettor = bettor.after(level, rate=self.stake_rate, largest=self.largest_stake)
+        targets = source.quantile(levels)
         margin = threshold(self.reliable, engine)
-        chosen = values < margin
+        chosen = (values < margin) & (usable > 0)
         device, dtype = uncertainty.device, uncertainty.dtype
         weights = (margin - uncertainty).exp() if self.reliable is not None else torch.ones_like(uncertainty)
         return Bets(

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from wildtta.methods.deyo import ShapeSensitive
 from wildtta.methods.gradient import Recovery
+from wildtta.methods.losses import mean_row
 from wildtta.methods.options import NOT_NEGATIVE, POSITIVE, Range, option
 from wildtta.methods.registry import register
 from wildtta.methods.sar2.bank import accumulation_dtype
@@ -127,7 +128,7 @@ class ReCAP(ShapeSensitive):
             return
         memory = engine.memory
         names = ("feature_count", "feature_mean", "feature_spread")
-        moments = Moments(*(memory[name] for name in names)).with_rows(first.features.detach())
+        moments = Moments(*(memory[name] for name in names)).with_rows(first.features.detach(), first.usable)
         engine.keep(allowed, dict(zip(names, (moments.count, moments.mean, moments.spread), strict=True)))
         if engine.host_steps + 1 >= self._measured_until(engine):
             known = Moments(*(memory[name] for name in names))
@@ -228,17 +229,15 @@ class Moments:
     mean: Tensor
     spread: Tensor
 
-    def with_rows(self, rows: Tensor) -> Moments:
-        """The moments with ``rows`` [n, D] added."""
-        mean = rows.mean(0)
-        spread = (rows - mean).square().sum(0)
-        count = self.count + len(rows)
-        gap = mean - self.mean
-        return Moments(
-            count,
-            self.mean + gap * (len(rows) / count),
-            self.spread + spread + gap.square() * (self.count * len(rows) / count),
-        )
+    def with_rows(self, rows: Tensor, mask: Tensor | None = None) -> Moments:
+        """The moments with ``rows`` [n, D] added, or with those of them where ``mask`` holds."""
+        added = self.count.new_full((), len(rows)) if mask is None else mask.sum().to(self.count.dtype)
+        mean = mean_row(rows, mask)
+        squares = (rows - mean).square()
+        spread = (squares if mask is None else squares.masked_fill(~mask[:, None], 0.0)).sum(0)
+        count = self.count + added
+        gap, share = mean - self.mean, added / count.clamp(min=1)
+        return Moments(count, self.mean + gap * share, self.spread + spread + gap.square() * (self.count * share))
 
     @property
     def variance(self) -> Tensor:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from wildtta.methods.base import Rates
 from wildtta.methods.gradient import GradientMethod
-from wildtta.methods.losses import symmetric_cross_entropy
+from wildtta.methods.losses import masked_mean, mean_row, symmetric_cross_entropy
 from wildtta.methods.options import POSITIVE, SHARE, option
 from wildtta.methods.registry import register
 from wildtta.methods.tent import TENT_LEARNING_RATES
@@ -38,7 +38,7 @@ class ROID(GradientMethod):
     Paper: https://arxiv.org/abs/2306.00650. Code of its authors: https://github.com/mariodoebler/test-time-adaptation.
 
     ``augment`` is called as ``augment(images, generator)`` with network inputs and gives as many; None: CoTTA's random
-    views (:func:`wildtta.methods.views.jitter`). Learning rates below batches of 64 follow Tent's rule: its authors give none.
+    views (:func:`wildtta.methods.views.jitter`). Learning rates below batches of 64 follow Tent's rule: nobody gives any.
     """
 
     name: ClassVar[str] = "roid"
@@ -86,21 +86,23 @@ class ROID(GradientMethod):
     def select(self, engine: Engine, first: Output) -> Selection:
         logits = first.logits.detach()
         uncertainty = self.uncertainty(first).detach()
-        mask = torch.isfinite(uncertainty)
+        assert first.usable is not None
+        usable = first.usable
+        mask = usable
         weights = torch.ones_like(uncertainty)
         if self.weighting:
             similarity = F.cosine_similarity(engine.memory["mean_prediction"][None], logits.softmax(-1), dim=-1)
-            distance = stretched(1 - similarity)
-            mask = distance >= distance.mean()
-            weights = (distance * stretched(-uncertainty) / self.temperature).exp()
-        selection = Selection(mask, first.labels, weights / len(weights))
+            distance = stretched(1 - similarity, usable)
+            mask = usable & (distance >= masked_mean(distance, usable))
+            weights = (distance * stretched(-uncertainty, usable) / self.temperature).exp()
+        selection = Selection(mask, first.labels, weights / usable.sum().clamp(min=1))
         if self.consistency:
             selection.further_forwards = selection.further_backwards = mask.sum()
         return selection
 
     def remember(self, engine: Engine, first: Output, selection: Selection, allowed: Tensor) -> None:
         average = engine.memory["mean_prediction"]
-        fresh = first.logits.detach().softmax(-1).mean(0)
+        fresh = mean_row(first.logits.detach().softmax(-1), first.usable)
         moved = self.prediction_keep * average + (1 - self.prediction_keep) * fresh
         engine.keep(allowed, {"mean_prediction": moved})
 
@@ -126,7 +128,7 @@ class ROID(GradientMethod):
         assert selection.weights is not None
         images, logits, weights = output.images, output.logits, selection.weights
         if selection.mask is not None:
-            positions = selection.mask.nonzero().squeeze(1)  # with batch statistics this is the step's one read
+            positions = engine.positions(selection.mask)  # with batch statistics a read of its own
             if len(positions) == 0:
                 return (logits * 0).sum()
             images, logits, weights = images[positions], logits[positions], weights[positions]
@@ -170,9 +172,10 @@ def soft_likelihood_ratio(logits: Tensor, *, highest: float = 0.99, epsilon: flo
     return -(probabilities * (probabilities / (1 - probabilities) + epsilon).log()).sum(-1)
 
 
-def stretched(values: Tensor) -> Tensor:
-    """Values moved and scaled to [0, 1]; all 0 where they are all the same (a batch of one)."""
-    low, high = values.min(), values.max()
+def stretched(values: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Values moved and scaled so that those where ``mask`` holds fill [0, 1]; all 0 where these are all the same."""
+    mask = torch.ones_like(values, dtype=torch.bool) if mask is None else mask
+    low, high = values.masked_fill(~mask, torch.inf).min(), values.masked_fill(~mask, -torch.inf).max()
     width = high - low
     return torch.where(width > 0, (values - low) / torch.where(width > 0, width, 1.0), torch.zeros_like(values))
 

@@ -74,6 +74,9 @@ class RoTTA(Method):
     def _kept(self, engine: Engine) -> BalancedMemory:
         return BalancedMemory(self.capacity, engine.network.classes, self.timeliness, self.uncertainty)
 
+    def mixes_samples(self, engine: Engine) -> bool:
+        return True
+
     def declare(self, engine: Engine) -> dict[str, Tensor]:
         assert engine.source is not None
         shape = (0,) if engine.image_shape is None else (self.capacity, *engine.image_shape)

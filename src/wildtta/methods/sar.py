@@ -82,8 +82,7 @@ class SAR(EntropyMethod):
     def needs_samples(self) -> bool:
         return not self.step_without_samples
 
-    @property
-    def recordable(self) -> bool:
+    def recordable(self, engine: Engine) -> bool:
         return True
 
     def select(self, engine: Engine, first: Output) -> Selection:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from wildtta.methods.base import Rates
 from wildtta.methods.gradient import GradientMethod
-from wildtta.methods.losses import masked_mean
+from wildtta.methods.losses import masked_mean, mean_row
 from wildtta.methods.options import NOT_NEGATIVE, option
 from wildtta.methods.registry import register
 from wildtta.methods.tent import smoothed_entropy
@@ -64,32 +64,37 @@ class SHOT(GradientMethod):
 
     def select(self, engine: Engine, first: Output) -> Selection:
         logits, features = first.logits.detach(), first.features.detach()
-        everything = torch.full_like(first.labels, len(logits) > 1, dtype=torch.bool)
-        return Selection(everything, nearest_centroids(features, logits.softmax(-1)))
+        assert first.usable is not None
+        several = first.usable & (first.usable.sum() > 1)
+        return Selection(several, nearest_centroids(features, logits.softmax(-1), first.usable))
 
     def loss(self, engine: Engine, output: Output, selection: Selection) -> Loss:
         probabilities, mask = output.logits.softmax(-1), selection.mask
         assert mask is not None
         parts = [masked_mean(smoothed_entropy(probabilities), mask)]
-        parts.append(-self.diversity * smoothed_entropy(probabilities.mean(0)))
-        parts.append(self.pseudo_labels * F.cross_entropy(output.logits, selection.labels))
+        parts.append(-self.diversity * smoothed_entropy(mean_row(probabilities, mask)))
+        agreement = F.cross_entropy(output.logits, selection.labels, reduction="none")
+        parts.append(self.pseudo_labels * masked_mean(agreement, mask))
         return Loss(masked_mean(output.entropies.detach(), mask), mask.sum(), parts)
 
     def adjusted(self, engine: Engine, gradient: Tensor, theta: Tensor) -> Tensor:
         return super().adjusted(engine, gradient, theta) + self.weight_decay * theta
 
 
-def nearest_centroids(features: Tensor, probabilities: Tensor, rounds: int = 2) -> Tensor:
+def nearest_centroids(features: Tensor, probabilities: Tensor, usable: Tensor, rounds: int = 2) -> Tensor:
     """Pseudo-labels, [B]: of the classes that are predicted at all, the one with the nearest centroid (cosine of (z, 1)).
 
     Centroids are weighted by ``probabilities`` [B, C] in the first round and by the labels found in the later ones.
+    Samples that are not ``usable`` [B] have no part in them.
     """
     points = F.normalize(F.pad(features, (0, 1), value=1.0), dim=1)
     weights, labels = probabilities, probabilities.argmax(1)
-    classes = probabilities.shape[1]
+    classes, counted = probabilities.shape[1], usable.to(points.dtype)
+    points = points.masked_fill(~usable[:, None], 0.0)
     for _ in range(rounds):
+        weights = weights.masked_fill(~usable[:, None], 0.0)
         centroids = weights.T @ points / (1e-8 + weights.sum(0))[:, None]
-        present = torch.bincount(labels, minlength=classes) > 0
+        present = torch.bincount(labels, counted, minlength=classes) > 0
         similarities = points @ F.normalize(centroids, dim=1).T
         labels = similarities.masked_fill(~present, -torch.inf).argmax(1)
         weights = F.one_hot(labels, classes).to(points.dtype)

@@ -125,7 +125,8 @@ class SPA(GradientMethod):
         parts = []
         for images in (self._masked(engine, first.images, generator), self._noisy(first.images, amounts, generator)):
             features = engine.forward(images, grad=True).features
-            parts.append(bootstrap_loss(engine.head_logits(F.linear(features, predictor)), first.logits.detach()))
+            answers = engine.head_logits(F.linear(features, predictor))
+            parts.append(bootstrap_loss(answers, first.logits.detach(), first.usable))
         everything = torch.full((), len(first.logits), device=engine.device)
         loss = Loss(first.entropies.detach().mean(), everything, parts)
         gradient, (of_predictor, of_amounts) = engine.learnables.gradient_with(loss.total, (predictor, amounts))
@@ -189,10 +190,11 @@ class Bootstrap(Selection):
     noise_gradient: Tensor | None = None
 
 
-def bootstrap_loss(deteriorated: Tensor, target: Tensor) -> Tensor:
+def bootstrap_loss(deteriorated: Tensor, target: Tensor, usable: Tensor | None = None) -> Tensor:
     """Mean of KL(p_target ‖ p_deteriorated) over the samples whose target is more confident; 0 without any."""
     log_student, log_teacher = F.log_softmax(deteriorated, -1), F.log_softmax(target, -1)
     surer = log_teacher.amax(-1) > log_student.detach().amax(-1)
+    surer = surer if usable is None else surer & usable
     return masked_mean((log_teacher.exp() * (log_teacher - log_student)).sum(-1), surer)
 
 

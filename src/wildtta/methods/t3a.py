@@ -53,7 +53,7 @@ class T3A(Method):
     def declare(self, engine: Engine) -> dict[str, Tensor]:
         rows = engine.network.head.weight.detach().to(engine.dtype)
         empty = rows.new_zeros(engine.network.classes, self.supports, rows.shape[1])
-        unsure = torch.full(empty.shape[:2], torch.inf, dtype=rows.dtype, device=rows.device)
+        unsure = torch.full(empty.shape[:2], torch.nan, dtype=rows.dtype, device=rows.device)
         kept, entropies = most_certain(empty, unsure, rows, engine.head_logits(rows))
         return {"supports": kept, "support_entropies": entropies}
 
@@ -78,7 +78,7 @@ def most_certain(kept: Tensor, entropies: Tensor, features: Tensor, logits: Tens
 
     Args:
         kept: [C, M, D], features of length 1; 0 where a place is empty.
-        entropies: [C, M], infinite where a place is empty.
+        entropies: [C, M], NaN where a place is empty; these come last.
         features: [B, D], new ones; their classes and entropies come from ``logits`` [B, C].
 
     Returns:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from wildtta.methods.base import Rates
 from wildtta.methods.gradient import EntropyMethod
+from wildtta.methods.losses import mean_row
 from wildtta.methods.options import POSITIVE, option
 from wildtta.methods.registry import register
 from wildtta.step.loop import Loss, Selection
@@ -39,8 +40,7 @@ class Tent(EntropyMethod):
     paper: ClassVar[str] = "Wang et al., ICLR 2021, https://arxiv.org/abs/2006.10726"
     learning_rates: ClassVar[Rates] = TENT_LEARNING_RATES
 
-    @property
-    def recordable(self) -> bool:
+    def recordable(self, engine: Engine) -> bool:
         return True
 
 
@@ -68,7 +68,7 @@ class InfoMax(Tent):
 
     def loss(self, engine: Engine, output: Output, selection: Selection) -> Loss:
         loss = super().loss(engine, output, selection)
-        loss.parts.append(-self.diversity * smoothed_entropy(output.logits.softmax(-1).mean(0)))
+        loss.parts.append(-self.diversity * smoothed_entropy(mean_row(output.logits.softmax(-1), selection.mask)))
         return loss
 
 

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 COLLAPSE_SHARE = 0.2
+LEAST_ANSWERS = 20
+"""Of the last fifth; among fewer, one class has a large share by chance."""
 
 
-def collapsed(top_share: float, true_share: float, *, adapts: bool) -> bool:
+def collapsed(top_share: float, true_share: float, *, adapts: bool, answers: int = LEAST_ANSWERS) -> bool:
     """Whether one class takes more than a fifth of the predictions and at least twice what it should take.
 
     A class-ordered stream may rightly show one class for a while, hence the comparison with the labels. A
@@ -18,11 +20,13 @@ def collapsed(top_share: float, true_share: float, *, adapts: bool) -> bool:
         top_share: of the most predicted class, among the predictions of the last fifth of the stream; 0 to 1.
         true_share: of the same class among the labels of the same samples.
         adapts: whether the network was adapted.
+        answers: how many samples these are.
 
     >>> collapsed(0.6, 0.01, adapts=True), collapsed(0.6, 0.5, adapts=True)
     (True, False)
     """
-    return adapts and top_share > COLLAPSE_SHARE and top_share >= 2 * true_share
+    one_sided = top_share > COLLAPSE_SHARE and top_share >= 2 * true_share
+    return adapts and one_sided and answers >= LEAST_ANSWERS
 
 
 def row_collapsed(metrics: Mapping[str, Any], *, adapts: bool) -> bool:
@@ -31,4 +35,5 @@ def row_collapsed(metrics: Mapping[str, Any], *, adapts: bool) -> bool:
     Rows of version 0.1 have no ``top_class_true_share``; the labels explain no share in the published ones.
     """
     true_share = metrics.get("top_class_true_share", 0.0) / 100
-    return collapsed(metrics["top_class_share"] / 100, true_share, adapts=adapts)
+    answers = metrics.get("samples", 5 * LEAST_ANSWERS) // 5
+    return collapsed(metrics["top_class_share"] / 100, true_share, adapts=adapts, answers=answers)

@@ -117,7 +117,7 @@ class StreamRecord:
             "histogram": histogram.tolist(),
             "top_class_share": _percent(top_share),
             "top_class_true_share": _percent(true_share),
-            "collapsed": collapsed(top_share, true_share, adapts=adapts),
+            "collapsed": collapsed(top_share, true_share, adapts=adapts, answers=int(histogram.sum())),
         }
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor, nn
@@ -34,12 +36,6 @@ def is_batch_norm(module: nn.Module) -> bool:
     return isinstance(module, _BatchNorm)
 
 
-def _statistics_of_this_batch(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-    """Forward pre-hook: normalise by the batch's own moments, or by the source's where one value has no variance."""
-    batch: Tensor = inputs[0]
-    module.training = batch.numel() // max(1, batch.shape[1]) > 1
-
-
 class BatchStatistics:
     """Batch statistics in every BatchNorm of a network, without touching one buffer.
 
@@ -48,11 +44,26 @@ class BatchStatistics:
     """
 
     def __init__(self, network: nn.Module) -> None:
+        self._on = True
         self._before = []
         for layer in filter(is_batch_norm, network.modules()):
-            hook = layer.register_forward_pre_hook(_statistics_of_this_batch)
+            hook = layer.register_forward_pre_hook(self._choose)
             self._before.append((layer, layer.training, layer.track_running_stats, hook))
             layer.track_running_stats = False  # type: ignore[assignment]
+
+    def _choose(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        """Forward pre-hook: normalise by the batch's own moments, or by the source's where one value has no variance."""
+        batch: Tensor = inputs[0]
+        module.training = self._on and batch.numel() // max(1, batch.shape[1]) > 1
+
+    @contextlib.contextmanager
+    def off(self) -> Iterator[None]:
+        """Within, the source's statistics."""
+        self._on = False
+        try:
+            yield
+        finally:
+            self._on = True
 
     def remove(self) -> None:
         """Back to the statistics of the source, flags and hooks as they were."""

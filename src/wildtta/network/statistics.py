@@ -23,6 +23,25 @@ Rule = Callable[[slice, Moments, int], Moments]
 """From a layer's place in the flat vectors, the batch's mean and (biased) variance and the number of values behind them,
 to the moments that the layer normalises by."""
 
+BatchMoments = Callable[[Tensor], Moments]
+"""From what enters a layer, [B, C, …], to mean and (biased) variance of each channel."""
+
+
+def mean_moments(values: Tensor) -> Moments:
+    """The batch's mean and variance."""
+    variance, mean = torch.var_mean(values, dim=[0, *range(2, values.dim())], correction=0)
+    return mean, variance
+
+
+def median_moments(values: Tensor) -> Moments:
+    """The batch's median m and the mean squared distance from it, 1/n Σ (x − m)² (MedBN, arXiv 2403.19326).
+
+    Up to half of the values of a channel may be anything before they move its centre at will.
+    """
+    flat = values.transpose(0, 1).flatten(1)
+    median = flat.median(dim=1).values
+    return median, (flat - median[:, None]).square().mean(dim=1)
+
 
 class NormStatistics:
     """The moments of all BatchNorm layers of a network, seen as two flat vectors.
@@ -46,9 +65,14 @@ class NormStatistics:
         means = torch.cat([layer.running_mean for layer in self._layers])
         return means, torch.cat([layer.running_var for layer in self._layers])
 
+    def depths(self) -> Tensor:
+        """Each layer's place l/L among the L layers, from 0 for the first, per channel [channels of all layers]."""
+        parts = [torch.full_like(layer.running_mean, at) for at, layer in enumerate(self._layers)]
+        return torch.cat(parts) / len(self._layers)
+
     @contextlib.contextmanager
-    def chosen(self, rule: Rule) -> Iterator[None]:
-        """Within, every layer normalises by what ``rule`` says; gradients flow through it where it lets them.
+    def chosen(self, rule: Rule, moments: BatchMoments) -> Iterator[None]:
+        """Within, every layer normalises by what ``rule`` makes of the batch's ``moments``; gradients flow through both.
 
         The input of a layer is standardised before the layer sees it, and the layer itself is given the moments (0, 1):
         so whatever a subclass does after normalising (timm's layers activate) still happens. A batch with one value per
@@ -58,7 +82,7 @@ class NormStatistics:
         try:
             with contextlib.ExitStack() as hooks:
                 for layer, place, source in zip(self._layers, self._places, before, strict=True):
-                    hook = functools.partial(_standardised, place, source, rule)
+                    hook = functools.partial(_standardised, place, source, rule, moments)
                     hooks.enter_context(layer.register_forward_pre_hook(hook))
                     layer.running_mean = torch.zeros_like(layer.running_mean)
                     layer.running_var = torch.full_like(layer.running_var, 1 - layer.eps)
@@ -68,15 +92,15 @@ class NormStatistics:
                 layer.running_mean, layer.running_var = mean, variance
 
 
-def _standardised(place: slice, source: Moments, rule: Rule, layer: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+def _standardised(
+    place: slice, source: Moments, rule: Rule, moments: BatchMoments, layer: Any, inputs: tuple[Any, ...]
+) -> tuple[Any, ...]:
     """Forward pre-hook of ``layer``: what enters it, by the moments that ``rule`` gives."""
     values: Tensor = inputs[0]
     wide = values.to(torch.promote_types(values.dtype, torch.float32))
-    dimensions = [0, *range(2, wide.dim())]
     count = wide.numel() // max(1, wide.shape[1])
     if count > 1:
-        variance, mean = torch.var_mean(wide, dim=dimensions, correction=0)
-        mean, variance = rule(place, (mean, variance), count)
+        mean, variance = rule(place, moments(wide), count)
     else:
         mean, variance = source
     shape = [1, -1, *[1] * (wide.dim() - 2)]

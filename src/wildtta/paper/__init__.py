@@ -1,6 +1,6 @@
 """The paper: its printed numbers as data, its 27 tables and 14 figures as experiments, its claims as checks."""
 
-from wildtta.paper.experiment import Experiment, Spot, unique
+from wildtta.paper.experiment import Experiment, Spot, needs, unique
 from wildtta.paper.printed import printed, printed_tables
 from wildtta.paper.registry import claims, experiments, select
 from wildtta.paper.sections import asked, section, sections
@@ -18,6 +18,7 @@ __all__ = [
     "claims",
     "decide",
     "experiments",
+    "needs",
     "printed",
     "printed_tables",
     "section",

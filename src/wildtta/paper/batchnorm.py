@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from wildtta.paper.checks import along, arrow, flat, rising
+from wildtta.paper.checks import along, arrow, flat_row, needs_network, rising
 from wildtta.paper.experiment import AVERAGE, Claim, Experiment, Part, Spot
 from wildtta.paper.plan import LABEL_SHIFT, LEVELS, MIXED, Stream, by_corruption, place, stand_in
 from wildtta.paper.recipes import RECIPES, tent_rate
@@ -31,7 +31,6 @@ def _ttt_rates(setting: Setting) -> list[Spot]:
 TABLE_A = Experiment(
     "table-a",
     "TTT with a learning rate that grows with the batch, Gaussian noise",
-    "ImageNet-C gaussian_noise 5, 2 networks; rotation heads for TTT",
     _ttt_rates,
     Claim(
         "On batch norm TTT gains with the batch size (21.2 to 24.6)",
@@ -39,7 +38,7 @@ TABLE_A = Experiment(
     ),
     Claim(
         "On GN TTT is flat in the batch size (about 41)",
-        along("GN", lambda values: flat(values, 1.5), GN, _TTT_ROW),
+        flat_row("GN", 1.5, GN, _TTT_ROW),
     ),
 )
 
@@ -82,7 +81,6 @@ def _mixture_is_below(view: View) -> Iterator[Part]:
 TABLE_P = Experiment(
     "table-p",
     "Tent on batch norm under the mixture, growing batches at a fixed learning rate",
-    "ImageNet-C severities 5 and 3, ResNet50-BN",
     _larger_batches,
     Claim("At level 5 Tent on batch norm gains from larger batches under the mixture", _larger_is_better),
     Claim("At level 3 it peaks in between (at 256) and then falls", _peaks_in_between),
@@ -100,17 +98,20 @@ def _convnext(setting: Setting) -> Iterator[Spot]:
 
 
 def _tent_on_convnext(view: View) -> Iterator[Part]:
-    for network, level, helped in (
-        (CONVNEXT, "level 5", False),
-        (CONVNEXT, "level 3", True),
-        (BN, "level 5", False),
-        (BN, "level 3", False),
-    ):
-        alone, tent = (view.mean(network, method, level, AVERAGE) for method in ("NoAdapt", "Tent"))
-        yield (tent > alone) == helped, f"{network} {level}: {alone:.1f} → {tent:.1f}"
+    needs_network(view, CONVNEXT)
+    for severity, helped in (("level 5", False), ("level 3", True)):
+        alone, tent = (view.mean(CONVNEXT, method, severity, AVERAGE) for method in ("NoAdapt", "Tent"))
+        yield (tent > alone) == helped, f"{CONVNEXT} {severity}: {alone:.1f} → {tent:.1f}"
+
+
+def _tent_ruins_batch_norm(view: View) -> Iterator[Part]:
+    for severity in LEVELS:
+        alone, tent = (view.mean(BN, method, severity, AVERAGE) for method in ("NoAdapt", "Tent"))
+        yield tent < alone / 2, f"{BN} {severity}: {alone:.1f} → {tent:.1f}"
 
 
 def _convnext_fails(view: View) -> Iterator[Part]:
+    needs_network(view, CONVNEXT)
     for level, columns in (("level 5", ("elastic_transform", "frost", "zoom_blur")), ("level 3", ("snow",))):
         for column in columns:
             alone, tent = (view.mean(CONVNEXT, method, level, column) for method in ("NoAdapt", "Tent"))
@@ -120,9 +121,9 @@ def _convnext_fails(view: View) -> Iterator[Part]:
 TABLE_Q = Experiment(
     "table-q",
     "Tent on ConvNeXt and batch norm, class-ordered",
-    "ImageNet-C severities 5 and 3, ResNet50-BN and ConvNeXt-B",
     _convnext,
-    Claim("Tent lowers ConvNeXt at level 5 and lifts it at level 3; it ruins batch norm at both", _tent_on_convnext),
+    Claim("Tent lowers ConvNeXt at level 5 and lifts it at level 3", _tent_on_convnext),
+    Claim("Tent ruins batch norm at both levels (18.0 to 2.1, 39.8 to 3.4)", _tent_ruins_batch_norm),
     Claim("ConvNeXt under Tent fails on elastic, frost and zoom at level 5 and on snow at level 3", _convnext_fails),
     row_names=("model", "method", "severity"),
 )

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from wildtta.paper.experiment import AVERAGE, Check, Part, later
 from wildtta.paper.plan import BOTH
-from wildtta.paper.view import NotRun, Value, View
+from wildtta.paper.view import NotHere, NotRun, TooShort, Value, View
 
 #: How far (points of accuracy) a number or difference may be from the printed one and still be called the same:
 #: three times the largest spread between the paper's own repetitions of one experiment (0.3), rounded up.
 TOLERANCE = 1.0
+#: "Flat" and "the same" say something only of networks that still work: above so many times the accuracy of guessing.
+_ABOVE_CHANCE = 3.0
 
 Row = tuple[str, ...]
 
@@ -46,10 +48,32 @@ def above(view: View, high: Row, low: Row, *columns: str, by: float | None = Non
 
 @later
 def equal(view: View, one: Row, other: Row, *columns: str, within: float = 0.5) -> Iterator[Part]:
-    """Two rows differ by no more than this in each column."""
+    """Two rows differ by no more than this in each column, both above chance."""
     for column in columns:
         first, second = view.means((one, other), column)
-        yield abs(first - second) <= within, _told(one, other, column, first, second)
+        yield works(view, first, second) and abs(first - second) <= within, _told(one, other, column, first, second)
+
+
+@later
+def flat_row(view: View, told: str, within: float, *row: str) -> Iterator[Part]:
+    """One row's numbers lie in a band of this width over its columns, all above chance."""
+    values = list(view.line(*row).values())
+    yield works(view, *values) and flat(values, within), f"{told} {arrow(values)}"
+
+
+@later
+def never_recovers(view: View, *rows: Row, columns: Sequence[str] | None = None) -> Iterator[Part]:
+    """No run behind these rows went back to the source weights; in some columns, or the average."""
+    for row, column in itertools.product(rows, columns or [AVERAGE]):
+        resets = view.total("cost/resets", *row, column)
+        yield resets == 0, f"{' '.join(row)}: {resets:.0f} recoveries"
+
+
+@later
+def recovers(view: View, *rows: Row) -> Iterator[Part]:
+    """At least one run behind these rows' averages went back to the source weights."""
+    found = {" ".join(row): view.total("cost/resets", *row, AVERAGE) for row in rows}
+    yield sum(found.values()) > 0, ", ".join(f"{row}: {resets:.0f} recoveries" for row, resets in found.items())
 
 
 @later
@@ -87,15 +111,17 @@ def best_of(view: View, row: Row, column: str) -> Part:
     if not known:
         raise NotRun("no other method was run")
     rival = max(known, key=known.__getitem__)
+    lacking = ", ".join(rival[-1] for rival in rivals if rival not in known)
+    without = f" (without {lacking})" if lacking else ""
     # Printed numbers have one decimal: equal there is tied.
-    return own >= known[rival] - 1e-9, f"{own:.1f}, next {rival[-1]} {known[rival]:.1f}"
+    return own >= known[rival] - 1e-9, f"{own:.1f}, next {rival[-1]} {known[rival]:.1f}{without}"
 
 
 @later
 def as_printed(view: View, *rows: Row, columns: Sequence[str] | None = None) -> Iterator[Part]:
     """Every number of these rows is within the tolerance of the printed one: only on the paper's own data."""
     if not view.setting.same_as_paper:
-        raise NotRun("a magnitude printed for ImageNet-C and the paper's networks; these are other data")
+        raise NotHere("a magnitude printed for ImageNet-C and the paper's networks; these are other data")
     for row, column in itertools.product(rows, columns or view.columns):
         spot = view.spot(*row, column)
         if spot.printed is not None:
@@ -112,7 +138,18 @@ def on_the_papers_data(check: Check) -> Check:
 def needs_seeds(value: Value) -> None:
     """Stop here unless a standard deviation means anything."""
     if value.seeds < 3:
-        raise NotRun(f"a standard deviation needs at least 3 seeds; there are {value.seeds}")
+        raise TooShort(f"a standard deviation needs at least 3 seeds; there are {value.seeds}")
+
+
+def needs_network(view: View, network: str) -> None:
+    """Stop here where nothing plays the part of a network."""
+    if network not in view.setting.networks:
+        raise NotHere(f"{network} has no counterpart on {view.setting.where}")
+
+
+def works(view: View, *values: float) -> bool:
+    """Whether all accuracies are clearly above guessing."""
+    return min(values) > _ABOVE_CHANCE * view.chance
 
 
 def close(view: View, value: float, printed: float, tolerance: float = TOLERANCE) -> bool:

@@ -9,12 +9,12 @@ from functools import lru_cache
 
 from wildtta.bench import MULTI_DOMAIN, Cell, Row
 from wildtta.methods.registry import config_classes
+from wildtta.paper.settings import CLASSES
 
 #: The share of samples that a method selects. In the paper's cost table: SAR 0.25, SAR²† 0.46, EATA 0.52.
 _SELECTED = 0.4
 
 IMAGES = {"glyphs": 4000, "imagenet-c": 50_000, "imagenet": 50_000, "imagenet-r": 30_000, "folder": 50_000}
-CLASSES = {"glyphs": 200, "imagenet-r": 200}
 
 
 def images_in(cell: Cell) -> int:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Concatenate, Literal, ParamSpec, TypeVar
 
 from wildtta.bench import Cell
+from wildtta.bench.source_data import wanted_source_fields
 from wildtta.paper.settings import Setting
 from wildtta.report.chart import Chart
 
@@ -30,6 +31,7 @@ class Spot:
         metric: path into a journal row, such as ``metrics/accuracy``, or what
             :func:`wildtta.paper.view.value_of` makes of a row.
         printed: the paper's number at this place, and ``printed_std`` its standard deviation.
+        words: what stands here instead of a number, and ``printed_words`` in the paper.
         missing: why it cannot be run in this setting; empty where it can.
     """
 
@@ -40,6 +42,8 @@ class Spot:
     metric: str = ACCURACY
     printed: float | None = None
     printed_std: float | None = None
+    words: str = ""
+    printed_words: str = ""
     missing: str = ""
 
 
@@ -89,7 +93,6 @@ class Experiment:
         self,
         name: str,
         title: str,
-        needs: str,
         plan: Plan,
         *claims: Claim,
         draw: Draw | None = None,
@@ -98,7 +101,7 @@ class Experiment:
         digits: int = 1,
         note: str = "",
     ) -> None:
-        self.name, self.title, self.needs, self.note = name, title, needs, note
+        self.name, self.title, self.note = name, title, note
         self.plan: Callable[[Setting], list[Spot]] = lambda setting: list(plan(setting))
         self.draw: Callable[[View], list[Chart]] | None = (lambda view: list(draw(view))) if draw else None
         self.claims = [replace(claim, experiment=name, number=number) for number, claim in enumerate(claims, 1)]
@@ -118,6 +121,41 @@ class Experiment:
     def cells(self, setting: Setting) -> list[Cell]:
         """Every cell of the experiment once, in order of first use."""
         return unique(cell for spot in self.plan(setting) for cell in spot.cells)
+
+
+def needs(experiment: Experiment, setting: Setting) -> str:
+    """What must be at hand to run an experiment, and which of its rows cannot be run without more; from its plan."""
+    spots = experiment.plan(setting)
+    cells = unique(cell for spot in spots for cell in spot.cells)
+    parts = [_data_told(name, [cell for cell in cells if cell.data == name]) for name in _DATA]
+    if setting.where != "glyphs":
+        parts.append(", ".join(dict.fromkeys(cell.model_title for cell in cells)))
+        sourced = sorted({cell.method for cell in cells if wanted_source_fields(cell)})
+        parts.append(f"--source for {', '.join(sourced)}" if sourced else "")
+    parts.append("scikit-learn" if any("tsne" in cell.measure for cell in cells) else "")
+    parts += dict.fromkeys(spot.missing for spot in spots)
+    return "; ".join(filter(None, parts)) or "nothing (embedded)"
+
+
+_DATA = {
+    "imagenet-c": "ImageNet-C",
+    "imagenet-r": "ImageNet-R",
+    "imagenet": "ImageNet's clean images",
+    "folder": "images",
+}
+
+
+def _data_told(name: str, cells: Sequence[Cell]) -> str:
+    """``ImageNet-C severities 5, 3 (15 corruptions)``; empty where no cell reads it."""
+    if not cells:
+        return ""
+    corruptions = list(dict.fromkeys(corruption for cell in cells for corruption in cell.corruptions))
+    severities = sorted({cell.severity for cell in cells if cell.corruptions}, reverse=True)
+    if not corruptions:
+        return _DATA[name]
+    which = ", ".join(corruptions) if len(corruptions) < 4 else f"{len(corruptions)} corruptions"
+    levels = f"severit{'y' if len(severities) == 1 else 'ies'} {', '.join(map(str, severities))}"
+    return f"{_DATA[name]} {levels} ({which})"
 
 
 def unique(cells: Iterable[Cell]) -> list[Cell]:

@@ -59,7 +59,6 @@ def _one_cluster(view: View) -> Iterator[Part]:
 FIGURE_8 = Experiment(
     "figure-8",
     "Features after adaptation (t-SNE, 20 classes), snow, class-ordered",
-    "ImageNet-C snow 5, ViT; scikit-learn",
     one_stream([VIT], _EMBEDDED, scenario=LABEL_SHIFT, corruptions=("snow",), measure=("tsne",), seeds=1),
     Claim("Classes separate better in the order NoAdapt, Tent, SAR, SAR²", _classes_separate),
     Claim("Tent gathers its samples in one big cluster", _one_cluster),
@@ -118,7 +117,6 @@ def _larger_area(view: View) -> Iterator[Part]:
 FIGURE_9 = Experiment(
     "figure-9",
     "Entropy surface around the adapted weights, Gaussian noise, ViT",
-    "ImageNet-C gaussian_noise 5, ViT",
     _surfaces(VIT),
     Claim("The lowest contour encloses a larger area for SAR than for Tent", _larger_area),
     draw=_draw_surfaces,
@@ -137,7 +135,6 @@ def _proper_minimum(view: View) -> Iterator[Part]:
 FIGURE_C = Experiment(
     "figure-c",
     "Entropy surface around the adapted weights, Gaussian noise, ResNet50-GN",
-    "ImageNet-C gaussian_noise 5, ResNet50-GN",
     _surfaces(GN, _TENT_CHECKPOINT),
     Claim("On GN Tent's surface has no proper minimum, SAR's has", _proper_minimum),
     draw=_draw_surfaces,
@@ -170,7 +167,6 @@ def _draw_corruptions(view: View) -> Iterator[Chart]:
 FIGURE_A = Experiment(
     "figure-a",
     "The 15 corruptions",
-    "nothing for the pictures (an embedded image); ImageNet-C severity 5 for the accuracies",
     _corruptions,
     draw=_draw_corruptions,
     note="pictures show an embedded glyph whatever the data",

@@ -49,6 +49,12 @@ class PrintedTable:
                 return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None, std
         return None, None
 
+    def words(self, model: str | None, method: str, column: str) -> str:
+        """What is printed at a place that holds no number."""
+        place = self.columns.index(column)
+        found = (row.values[place] for row in self.rows if (row.model, row.method) == (model, method))
+        return str(next(found, ""))
+
 
 @lru_cache(maxsize=1)
 def printed_tables() -> dict[str, PrintedTable]:

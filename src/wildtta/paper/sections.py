@@ -7,16 +7,17 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from wildtta.bench import Row
+from wildtta.bench import Cell, Row
 from wildtta.paper.experiment import ECE, Experiment, Spot
 from wildtta.paper.registry import experiments
 from wildtta.paper.settings import CORRUPTIONS, Setting
 from wildtta.paper.view import NotRun, View, decide
+from wildtta.report.chart import BarChart, Chart, LineChart
 from wildtta.report.command import command_line
 from wildtta.report.document import Section
 from wildtta.report.figure import Figure
 from wildtta.report.names import SHORT_CORRUPTIONS
-from wildtta.report.runs import collapsed
+from wildtta.report.runs import collapsed, look_up
 from wildtta.report.table import Better, Column, Number, Table, TableRow, with_best
 
 
@@ -77,12 +78,17 @@ def label_of(words: str) -> str:
     head, slash, tail = words.partition("/")
     if slash:
         return f"{head} {SHORT_CORRUPTIONS.get(tail, tail.replace('level', 'level '))}"
-    return {"gpu_time_s": "seconds", "label_shift": "label shift", "bs1": "batch size 1"}.get(words, words)
+    told = {"gpu_time_s": "seconds", "other": "other computation", "label_shift": "label shift", "bs1": "batch size 1"}
+    return told.get(words, words)
 
 
 def number_at(view: View, spot: Spot) -> Number:
     """A spot as a number of a table."""
-    printed = Number(printed=spot.printed, printed_std=spot.printed_std)
+    printed = Number(
+        printed=spot.printed, printed_std=spot.printed_std, words=spot.words, printed_words=spot.printed_words
+    )
+    if spot.words:
+        return printed
     try:
         value = view.value_at(spot)
     except NotRun as reason:
@@ -99,6 +105,29 @@ def number_at(view: View, spot: Spot) -> Number:
     )
 
 
+def row_label(setting: Setting, label: str) -> str:
+    """A row's label; a network by what was run in its place, too."""
+    return label_of(setting.title(label) if label in setting.networks else setting.renamed(label))
+
+
+def images_told(view: View, labels: tuple[str, ...]) -> str:
+    """How many images the streams behind a row had: ``4,000`` or ``200 … 3,000``; empty where none was run."""
+    behind = (row for spot in view.spots if spot.row == labels for row in view.finished(spot))
+    lengths = {look_up(row, "metrics/samples") for row in behind} - {None}
+    return " … ".join(f"{length:,}" for length in sorted({min(lengths), max(lengths)})) if lengths else ""
+
+
+def normalisations_told(view: View) -> str:
+    """Over what R was normalised on each network, where a run of the experiment used R."""
+    rows = [row for spot in view.spots for row in view.finished(spot)]
+    used = {
+        (Cell.from_row(row).model_title, str(look_up(row, "resolved/normalisation")))
+        for row in rows
+        if look_up(row, "resolved/normalisation") is not None
+    }
+    return "; ".join(f"R over {over} on {network}" for network, over in sorted(used))
+
+
 def table_of(view: View) -> Table:
     """An experiment's table with its claims; rows that cannot be run here stay, with the reason."""
     experiment = view.experiment
@@ -111,7 +140,7 @@ def table_of(view: View) -> Table:
         metric = metrics[name]
         better: Better = "low" if metric == ECE else "high" if metric.startswith("metrics/") else "none"
         digits = 0 if metric.startswith("cost/") else experiment.digits
-        columns.append(Column(label=label_of(name), better=better, digits=digits))
+        columns.append(Column(label=label_of(view.setting.renamed(name)), better=better, digits=digits))
     rows = []
     for labels in view.row_labels:
         places = {spot.column: spot for spot in view.spots if spot.row == labels}
@@ -119,22 +148,40 @@ def table_of(view: View) -> Table:
             number_at(view, places[name]) if name in places else Number(missing="not part of the table")
             for name in names
         )
-        rows.append(TableRow(labels=tuple(map(label_of, labels)), numbers=numbers))
+        rows.append(TableRow(labels=tuple(row_label(view.setting, label) for label in labels), numbers=numbers))
+    lengths = [images_told(view, labels) for labels in view.row_labels]
+    if len(set(filter(None, lengths))) > 1:
+        # Scaled-down runs give slow methods fewer images: every row says how many it saw.
+        columns.append(Column(label="images", better="none"))
+        rows = [
+            replace(row, numbers=(*row.numbers, Number(words=words, missing="not run")))
+            for row, words in zip(rows, lengths, strict=True)
+        ]
     grouped = experiment.row_names[0] == "model" and len(experiment.row_names) > 1
     return Table(
         name=experiment.name,
-        title=f"{experiment.heading}. {experiment.title}",
+        title=f"{experiment.heading}. {view.setting.renamed(experiment.title)}",
         subtitle=view.setting.brief,
         row_names=experiment.row_names,
         columns=tuple(columns),
         rows=with_best(rows, columns, grouped=grouped),
         unit=experiment.unit,
-        note=experiment.note,
+        note="; ".join(filter(None, (experiment.note, normalisations_told(view)))),
         command=command_of(experiment, view.setting),
         comparable=view.setting.same_as_paper,
         printed_on="ImageNet-C and its own networks",
         claims=[decide(claim, view) for claim in experiment.claims],
     )
+
+
+def renamed_chart(chart: Chart, setting: Setting) -> Chart:
+    """A chart with the networks that were run in place of the paper's."""
+    changed: dict[str, Any] = {"title": setting.renamed(chart.title)}
+    if isinstance(chart, LineChart):
+        changed["lines"] = [replace(line, label=setting.renamed(line.label)) for line in chart.lines]
+    elif isinstance(chart, BarChart):
+        changed |= {name: [*map(setting.renamed, getattr(chart, name))] for name in ("groups", "series")}
+    return replace(chart, **changed)
 
 
 def figure_of(view: View) -> Figure:
@@ -147,7 +194,7 @@ def figure_of(view: View) -> Figure:
         name=table.name,
         title=table.title,
         subtitle=table.subtitle,
-        charts=experiment.draw(view),
+        charts=[renamed_chart(chart, view.setting) for chart in experiment.draw(view)],
         note=table.note,
         problems=list(dict.fromkeys(problems)),
         table=replace(table, title="Numbers behind the figure"),

@@ -6,11 +6,13 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any, Literal
 
 from wildtta.bench import SCENARIOS, Cell
 from wildtta.bench.source_data import wanted_source_fields
 from wildtta.corruptions import constants
+from wildtta.glyphs.parts import with_packaged_part
 from wildtta.methods.registry import config_classes
 
 Where = Literal["glyphs", "imagenet-c", "folder"]
@@ -30,10 +32,14 @@ IMAGENET_NETWORKS: dict[str, str] = {
     CONVNEXT: "timm:convnext_base.fb_in1k",
 }
 #: The embedded networks: small ones that play the part of the paper's.
-GLYPH_NETWORKS: dict[str, str] = {GN: "glyphs:resnet_gn", VIT: "glyphs:vit"}
+GLYPH_NETWORKS: dict[str, str] = {BN: "glyphs:resnet_bn", GN: "glyphs:resnet_gn", VIT: "glyphs:vit"}
 
-#: Dozens of passes per image: on scaled-down streams they get the first few images only.
+#: Classes of a data set; 1000 where it is not here.
+CLASSES = {"glyphs": 200, "imagenet-r": 200}
+#: Dozens of passes per image: on scaled-down streams they get a few images only.
 SLOW = frozenset({"memo", "ttt", "dda"})
+#: Of these, the ones that start every image from the source: the order of a stream changes nothing, one seed is enough.
+EPISODIC = frozenset({"memo", "dda"})
 #: Options without which a method cannot run on any network, and how to come by them.
 FILES = {
     "ttt": ("branch", "TTT needs a rotation branch (wildtta ttt-train)"),
@@ -53,6 +59,9 @@ class Scale:
     limits: Mapping[str, int | None] = field(default_factory=dict)
     """Images of a stream by its scenario."""
     slow_limit: int | None = None
+    """Images of a stream for methods with dozens of passes per image; tables then say how many each row saw."""
+    slow_draws: int | None = None
+    """Of each class, where the stream is class-ordered: cut off, it would hold its first classes only."""
     source_images: int | None = None
     measures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     corruptions: tuple[str, ...] = CORRUPTIONS
@@ -66,9 +75,9 @@ _COARSE = {"surface": {"steps": 7, "images": 64}, "scatter": {"images": 64}}
 _ROUGH = {"surface": {"steps": 5, "images": 8}, "scatter": {"images": 8}, "tsne": {"classes": 8, "per_class": 4}}
 
 FULL = Scale(name="full", measures={"surface": {"steps": 21}})
-#: Glyphs are unlimited; this is what a CPU does in an evening and what shows the effects.
+#: Glyphs are unlimited; this is what shows the effects.
 GLYPHS = dataclasses.replace(
-    FULL, draws=20, limits={"mild": 4000, "single": 2000, "mixed": 15000}, slow_limit=256,
+    FULL, draws=20, limits={"mild": 4000, "single": 1000, "mixed": 15000}, slow_limit=200, slow_draws=1,
     ratios=(1, 10, 100, 1000, 500000), large_batches=(32, 64, 128, 256, 512),
 )  # fmt: skip
 QUICK = Scale(
@@ -152,7 +161,7 @@ class Setting:
             names = ", ".join(f"{network.model} for {name}" for name, network in self.networks.items())
             random = "" if self._pinned else ", not the trained weights"
             few = self.scale.slow_limit
-            slow = f"; MEMO and TTT on the first {few} images of a stream" if few else ""
+            slow = f"; MEMO, TTT and DDA on {few} images of a stream" if few else ""
             return f"glyphs, 200 classes, small networks ({names}){random}{size}{slow}"
         data = {"imagenet-c": "ImageNet-C", "folder": "own folder, corrupted on the fly"}[self.where]
         weights = "" if self._pinned else ", not the paper's weights"
@@ -167,6 +176,33 @@ class Setting:
         name = {"imagenet-c": "ImageNet-C", "folder": "own folder"}[self.where]
         return f"{name}, preprocessing {self.protocol}{size}"
 
+    @property
+    def scaled(self) -> str:
+        """What stands beside a verdict that is not on the paper's data, networks and stream lengths; else empty."""
+        if self.same_as_paper:
+            return ""
+        where = {"glyphs": "on glyphs", "folder": "on own images", "imagenet-c": "not as in the paper"}[self.where]
+        length = f"{self.limit} images" if self.limit else "" if self.scale.name == "full" else self.scale.name
+        return f"{where}, {length}" if length else where
+
+    @property
+    def chance(self) -> float:
+        """Accuracy (percent) of guessing; of a folder, whose classes are not known before it is read, ImageNet's."""
+        return 100 / CLASSES.get(self.where, 1000)
+
+    def title(self, network: str) -> str:
+        """The paper's name of a network, with what plays its part where that is another one."""
+        place = self.networks.get(network)
+        same = place is None or IMAGENET_NETWORKS.get(network) == place.model
+        return network if same or place is None else f"{place.model} for {network}"
+
+    def renamed(self, text: str) -> str:
+        """A text with the networks that were run in place of the paper's."""
+        for name, place in self.networks.items():
+            if IMAGENET_NETWORKS.get(name) != place.model:
+                text = text.replace(self.title(name), place.model).replace(name, place.model)
+        return text
+
     def missing(self, network: str, method: str) -> str:
         """Why this network and method cannot be run here; empty where they can."""
         if network not in self.networks:
@@ -177,11 +213,17 @@ class Setting:
         needed = FILES.get(method)
         if needed is not None and needed[0] not in given:
             return f"{needed[1]}: --set {method}@NETWORK.{needed[0]}=…"
+        if method == "dda" and find_spec("diffusers") is None:
+            return "DDA needs diffusers: pip install 'wildtta[diffusion]'"
         return ""
 
     def overrides_for(self, method: str, network: str) -> dict[str, Any]:
-        """What the user set for a method, and for it on one network."""
-        return {**self.overrides.get(method, {}), **self.overrides.get(f"{method}@{network}", {})}
+        """What the user set for a method, and for it on one network; on glyphs with the parts that are packaged."""
+        given = {**self.overrides.get(method, {}), **self.overrides.get(f"{method}@{network}", {})}
+        place = self.networks.get(network)
+        if place is None or place.weights is not None:
+            return given
+        return with_packaged_part(given, method=method, model=place.model, data=self.where)
 
     def cells(
         self,
@@ -202,37 +244,37 @@ class Setting:
         The caller has asked ``missing`` before.
         """
         place = self.networks[network]
-        # Rows name the paper's network, and what plays its part where that is another one.
-        title = network if IMAGENET_NETWORKS.get(network) == place.model else f"{place.model} for {network}"
         ordered = scenario in ("label_shift", "continual_label_shift")
         order = {"draws": self.scale.draws, "ratio": math.inf if ratio is None else ratio} if ordered else {}
-        limit = self.scale.limits.get(scenario)
-        if method in SLOW and self.scale.slow_limit is not None:
-            limit = self.scale.slow_limit
+        limit, few = self.scale.limits.get(scenario), self.scale.slow_limit
+        if method in SLOW and few is not None:
+            limit = few
+            if ordered and self.scale.slow_draws is not None:
+                order["draws"], limit = self.scale.slow_draws, None
         limit = min((length for length in (limit, most) if length is not None), default=None)
         chosen = {**options, **self.overrides_for(method, network)}
-        few = self.scale.source_images
-        if few and not wanted_source_fields(Cell(model="-", method=method, options=chosen)):
-            few = None
+        source = self.scale.source_images
+        if source and not wanted_source_fields(Cell(model="-", method=method, options=chosen)):
+            source = None
         cell = Cell(
             **vars(place),
-            model_name=title,
+            model_name=self.title(network),
             method=method,
             options=chosen,
             scenario=scenario,
             scenario_options=order,
             data=data or self.where,
-            data_options={"source_images": few} if few else {},
+            data_options={"source_images": source} if source else {},
             limit=limit,
             protocol=self.protocol,
             measure=tuple(measure),
             measure_options={name: self.scale.measures[name] for name in measure if name in self.scale.measures},
             **{**stream, **({"batch_size": 1} if scenario == "single" else {})},
         )
-        return tuple(
-            dataclasses.replace(cell, seed=seed)
-            for seed in range(self.seeds if seeds is None else min(seeds, self.seeds))
-        )
+        count = self.seeds if seeds is None else min(seeds, self.seeds)
+        if few is not None and method in EPISODIC:
+            count = 1
+        return tuple(dataclasses.replace(cell, seed=seed) for seed in range(count))
 
 
 def setting(
@@ -249,19 +291,20 @@ def setting(
 ) -> Setting:
     """A setting with the usual choices filled in.
 
-    ``scale`` is ``full`` (the paper's sizes; on glyphs what a CPU can do), ``quick`` or ``tiny``; ``protocol`` the
+    ``scale`` is ``full`` (the paper's sizes; on glyphs ``short``), ``short``, ``quick`` or ``tiny``; ``protocol`` the
     preprocessing: ``paper`` (ImageNet statistics for every network, as the printed numbers need) or ``timm`` (each
     network's own). ``limit`` cuts every stream to that many images. ``random_weights`` builds the real
     architectures without their trained weights: a check of the machinery, never a result.
     """
     if where not in WHERE:
         raise ValueError(f"unknown data {where!r}: expected one of {', '.join(WHERE)}")
-    scales = {"full": GLYPHS if where == "glyphs" else FULL, "quick": QUICK, "tiny": TINY}
+    short = dataclasses.replace(GLYPHS, name="short")
+    scales = {"full": GLYPHS if where == "glyphs" else FULL, "short": short, "quick": QUICK, "tiny": TINY}
     if scale not in scales:
         raise ValueError(f"unknown scale {scale!r}: expected one of {', '.join(scales)}")
     size = scales[scale]
     if limit is not None:
-        size = dataclasses.replace(size, limits=dict.fromkeys(SCENARIOS, limit), slow_limit=limit)
+        size = dataclasses.replace(size, limits=dict.fromkeys(SCENARIOS, limit), slow_limit=limit, slow_draws=None)
     if networks is None:
         names = GLYPH_NETWORKS if where == "glyphs" else IMAGENET_NETWORKS
         options = {"pretrained": False} if random_weights else {}

@@ -18,9 +18,14 @@ from wildtta.report.runs import look_up
 #: Numbers that a row holds only implicitly: the class predicted most, and the seconds that predicting and learning
 #: took (without reading images and building the network).
 TOP_CLASS, STREAM_SECONDS = "top class", "stream seconds"
+#: Behind a metric: as much for as many images as the paper's streams have, so that streams of any length compare.
+PER_STREAM = " per 50,000 images"
+_STREAM = 50_000
 
 #: A claim is not decided by numbers over fewer images: their standard error is up to 3.5 points.
 LEAST_IMAGES = 200
+#: Nor by a run with a bank that took fewer backward passes per image: its stream was over when it began to learn.
+_LEAST_LEARNED = 0.2
 
 
 class NotRun(Exception):
@@ -28,7 +33,11 @@ class NotRun(Exception):
 
 
 class TooShort(NotRun):
-    """A stream that is too short for what is asked of it."""
+    """A run at a scale that leaves out what is asked of it: short streams, few corruptions, one seed."""
+
+
+class NotHere(NotRun):
+    """Something that only the paper's own data or networks can tell."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +58,8 @@ class View:
         self.spots = experiment.plan(setting)
         self.fewest: int | None = None
         """The fewest images behind any number that was asked for."""
+        self.waiting: str = ""
+        """A run behind such a number that was over before, or soon after, its bank was full."""
         self._rows = rows
         self._places = {(spot.row, spot.column): spot for spot in self.spots}
 
@@ -67,12 +78,22 @@ class View:
         """Of the rows that the experiment uses."""
         return {cell.key for spot in self.spots for cell in spot.cells if cell.key in self._rows}
 
+    @property
+    def chance(self) -> float:
+        """Accuracy (percent) of guessing, by the classes that the runs counted."""
+        counted = (look_up(self._rows[key], "metrics/histogram") for key in sorted(self.keys))
+        return next((100 / len(counts) for counts in counted if counts), self.setting.chance)
+
     def spot(self, *where: str) -> Spot:
         """The spot of these row labels and, last, the column."""
         spot = self._places.get((where[:-1], where[-1]))
         if spot is None:
-            raise NotRun(f"{' / '.join(where)} is not part of this run")
+            raise TooShort(f"{' / '.join(where)} is not part of {self.setting.scale.name} runs")
         return spot
+
+    def of(self, experiment: Experiment) -> View:
+        """Another experiment in the same setting, with the same rows."""
+        return View(experiment, self.setting, self._rows)
 
     def by_seed(self, spot: Spot) -> dict[int, float]:
         """The spot's number for each complete seed: the mean over its parts, or over its cells (one per corruption).
@@ -102,6 +123,11 @@ class View:
         images = [look_up(row, "metrics/samples") for row in rows]
         if None not in images:
             self.fewest = min(sum(images), sum(images) if self.fewest is None else self.fewest)
+        for row in rows:
+            needed, learned = look_up(row, "resolved/warmup"), look_up(row, "cost/backwards")
+            if needed and learned is not None and learned < _LEAST_LEARNED * (look_up(row, "metrics/samples") or 0):
+                name = Cell.from_row(row).describe()
+                self.waiting = f"{name} learned from hardly any image, since its bank waits for {needed} classes"
 
     def _lack(self, cell: Cell, spot: Spot) -> str:
         """Why a cell has no number for a spot; empty where it has."""
@@ -134,7 +160,7 @@ class View:
         """The means of one row by its columns."""
         columns = [spot.column for spot in self.spots if spot.row == row]
         if not columns:
-            raise NotRun(f"{' / '.join(row)} is not part of this run")
+            raise TooShort(f"{' / '.join(row)} is not part of {self.setting.scale.name} runs")
         return {column: self.mean(*row, column) for column in columns}
 
     def known_line(self, *row: str) -> dict[str, Value]:
@@ -158,6 +184,16 @@ class View:
             raise NotRun(self._lack(spot.cells[0], spot))
         self._count([row])
         return row
+
+    def total(self, path: str, *where: str) -> float:
+        """The sum over all runs behind a spot of something that each recorded."""
+        spot = self.spot(*where)
+        self.by_seed(spot)
+        rows = self.finished(spot)
+        found = [look_up(row, path) for row in rows]
+        if None in found:
+            raise NotRun(f"a run recorded no {path}")
+        return float(sum(found))
 
     def record(self, path: str, *where: str) -> Any:
         """Something that the row behind a spot recorded; :class:`NotRun` where it did not."""
@@ -186,7 +222,7 @@ class View:
 def decide(claim: Claim, view: View) -> Outcome:
     """Evaluate one claim of the view's experiment."""
     seen = copy.copy(view)
-    seen.fewest = None
+    seen.fewest, seen.waiting = None, ""
     status: Status
     try:
         parts = list(claim.check(seen))
@@ -194,16 +230,24 @@ def decide(claim: Claim, view: View) -> Outcome:
         numbers = "; ".join(text for _, text in parts)
         if seen.fewest is not None and seen.fewest < LEAST_IMAGES:
             raise TooShort(f"{numbers}: over {seen.fewest} images only")
+        if seen.waiting:
+            raise TooShort(f"{numbers}: {seen.waiting}")
     except TooShort as reason:
         status, numbers = "too short to tell", str(reason)
     except NotRun as reason:
         status, numbers = "not run", str(reason)
-    numbers = numbers.replace("SAR2", "SAR²")
-    return Outcome(name=claim.name, text=claim.text, status=status, numbers=numbers, data=view.setting.label)
+    numbers = view.setting.renamed(numbers).replace("SAR2", "SAR²")
+    setting = view.setting
+    return Outcome(
+        name=claim.name, text=claim.text, status=status, numbers=numbers, data=setting.label, scaled=setting.scaled
+    )
 
 
 def value_of(row: Row, metric: str) -> Any:
     """What a row says of a spot's metric; None where it says nothing."""
+    if metric.endswith(PER_STREAM):
+        value, samples = value_of(row, metric.removesuffix(PER_STREAM)), look_up(row, "metrics/samples")
+        return None if value is None or not samples else value * _STREAM / samples
     if metric == TOP_CLASS:
         counts = look_up(row, "metrics/histogram")
         return max(range(len(counts)), key=counts.__getitem__) if counts else None

@@ -45,7 +45,7 @@ def latex(document: Document) -> str:
 def number_latex(number: Number, digits: int, *, comparable: bool) -> str:
     """``\\textbf{51.7}$_{\\pm 0.1}$``; beside it the paper's number where it can be compared."""
     if number.mean is None:
-        return "--"
+        return escape(number.words) or "--"
     text = written(number.mean, digits).replace(",", "{,}")
     text = f"\\textbf{{{text}}}" if number.best else text
     deviation = f"$_{{\\pm {written(number.std, digits)}}}$" if number.std is not None else ""

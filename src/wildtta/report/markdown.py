@@ -7,13 +7,14 @@ from urllib.parse import quote
 
 from wildtta.report.document import Document
 from wildtta.report.figure import Figure
+from wildtta.report.inert import without_tags
 from wildtta.report.outcome import MARKS, Outcome, counted
 from wildtta.report.table import Number, Table, own_text, printed_text, sentence, signed
 
 
 def markdown(document: Document, *, figures: str = "figures") -> str:
     """The whole report; ``figures`` is the folder of the drawings, seen from where the text will lie."""
-    parts = [f"# {document.title}", document.summary]
+    parts = [without_tags(f"# {document.title}"), without_tags(document.summary)]
     if document.command:
         parts.append(f"```bash\n{document.command}\n```")
     if document.intro:
@@ -29,10 +30,11 @@ def markdown(document: Document, *, figures: str = "figures") -> str:
     parts += [figure_markdown(figure, figures) for figure in document.figures]
     if document.undecided:
         parts.append(
-            "## Claims about what was not run\n\n" + _listed(f"{o.name}: {o.text}" for o in document.undecided)
+            "## Claims about what was not run\n\n"
+            + without_tags(_listed(f"{o.name}: {o.text}" for o in document.undecided))
         )
     if document.failed:
-        parts.append("## Failed runs\n\n" + _listed(f"{which}: {why}" for which, why in document.failed))
+        parts.append("## Failed runs\n\n" + without_tags(_listed(f"{which}: {why}" for which, why in document.failed)))
     return "\n\n".join(parts) + "\n"
 
 
@@ -51,7 +53,8 @@ def pipe_table(heading: Sequence[str], rows: Iterable[Sequence[str]], *, labels:
 def number_markdown(number: Number, digits: int) -> str:
     """``**51.7 ± 0.1** (51.5, +0.2)``: ours, the paper's, the difference; ``[51.5]``: not comparable."""
     if number.mean is None:
-        return "–"
+        told = escape(number.words) or "–"
+        return f"{told} [{escape(number.printed_words)}]" if number.printed_words else told
     bold = "**" if number.best else ""
     text = f"{bold}{own_text(number, digits)}{bold}{' †' * number.collapsed}"
     if number.partial:
@@ -82,7 +85,7 @@ def table_markdown(table: Table) -> str:
     notes += table.notes
     if table.command:
         notes.append(f"`{table.command}`")
-    return "\n\n".join([*parts, *([_listed(notes)] if notes else []), *_claims(table.claims)])
+    return without_tags("\n\n".join([*parts, *([_listed(notes)] if notes else []), *_claims(table.claims)]))
 
 
 def figure_markdown(figure: Figure, folder: str = "figures") -> str:
@@ -92,7 +95,7 @@ def figure_markdown(figure: Figure, folder: str = "figures") -> str:
     parts += [f"![{chart.title}]({where}/{figure.name}-{place}.svg)" for place, chart in enumerate(figure.charts, 1)]
     if figure.note:
         parts.append(sentence(figure.note))
-    return "\n\n".join(part for part in (*parts, *_claims(figure.claims)) if part)
+    return without_tags("\n\n".join(part for part in (*parts, *_claims(figure.claims)) if part))
 
 
 def _claims(outcomes: Sequence[Outcome]) -> list[str]:

@@ -13,18 +13,27 @@ MARKS: dict[Status, str] = {"holds": "✓", "fails": "✗", "too short to tell":
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a claim says, whether it holds, by which numbers (or why it is not decided), on which data."""
+    """What a claim says, whether it holds, by which numbers (or why it is not decided), on which data.
+
+    ``scaled`` stands beside a verdict on other data, networks or stream lengths than the paper's.
+    """
 
     name: str
     text: str
     status: Status
     numbers: str
     data: str
+    scaled: str = ""
+
+    @property
+    def decided(self) -> bool:
+        """Whether it holds or fails."""
+        return self.status in ("holds", "fails")
 
     @property
     def mark(self) -> str:
-        """✓, ✗, "too short" or "not run"."""
-        return MARKS[self.status]
+        """``✓``, ``✓ on glyphs``, ``✗``, ``too short`` or ``not run``."""
+        return f"{MARKS[self.status]} {self.scaled}".strip() if self.decided else MARKS[self.status]
 
 
 def counted(outcomes: Iterable[Outcome]) -> dict[Status, int]:

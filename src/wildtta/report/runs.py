@@ -82,7 +82,7 @@ def look_up(row: Row, path: str) -> Any:
 
 
 def collapsed(row: Row) -> bool:
-    """Whether the run ended in one class; False where no share of its classes was recorded."""
+    """Whether the run collapsed (:mod:`wildtta.metrics.collapse`); False where no share of its classes was recorded."""
     metrics = row.get("metrics") or {}
     return "top_class_share" in metrics and row_collapsed(metrics, adapts=row["cell"]["method"] != "none")
 

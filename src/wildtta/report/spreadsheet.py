@@ -7,11 +7,12 @@ import io
 from collections.abc import Sequence
 
 from wildtta.report.document import Document
+from wildtta.report.inert import without_formula, without_tags
 from wildtta.report.outcome import Outcome
 
 NUMBER_FIELDS = (
     "table", "title", "data", "row", "column", "mean", "std", "seeds", "partial", "paper", "paper_std", "difference",
-    "collapsed", "missing", "cells",
+    "collapsed", "words", "missing", "cells",
 )  # fmt: skip
 CLAIM_FIELDS = ("claim", "status", "says", "numbers", "data")
 
@@ -26,7 +27,7 @@ def numbers_csv(document: Document) -> str:
                     (
                         table.name, table.title, table.subtitle, " / ".join(row.labels), column.label, number.mean,
                         number.std, number.seeds or None, number.partial, number.printed, number.printed_std,
-                        number.difference, int(number.collapsed), number.missing, " ".join(number.keys),
+                        number.difference, int(number.collapsed), number.words, number.missing, " ".join(number.keys),
                     )
                 )  # fmt: skip
     return _csv(NUMBER_FIELDS, lines)
@@ -41,5 +42,11 @@ def _csv(fields: Sequence[str], lines: Sequence[Sequence[object]]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(fields)
-    writer.writerows(["" if value is None else value for value in line] for line in lines)
+    writer.writerows([_cell(value) for value in line] for line in lines)
     return out.getvalue()
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, str):
+        return without_formula(without_tags(value))
+    return "" if value is None else value

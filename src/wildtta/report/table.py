@@ -11,7 +11,9 @@ from wildtta.report.outcome import Outcome
 Better = Literal["high", "low", "none"]
 
 PARTIAL = "(n of m): over n of the column's m corruptions, not to be compared with numbers over more"
-COLLAPSED = "† a run that ended in one class"
+COLLAPSED = (
+    "† collapsed: one class took over a fifth of the answers in the stream's last fifth, at least twice its share"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,9 +28,10 @@ class Number:
         difference: ours minus the paper's; only where data and network are the same.
         missing: why there is no number.
         keys: of the journal rows behind it.
-        collapsed: at least one of those runs ended in one class.
+        collapsed: at least one of those runs did (:mod:`wildtta.metrics.collapse`).
         best: best of its column within its group of rows.
         partial: ``3 of 15`` where it covers fewer corruptions than others of its column.
+        words: what stands here instead of a number, and ``printed_words`` in the paper.
     """
 
     mean: float | None = None
@@ -42,6 +45,8 @@ class Number:
     collapsed: bool = False
     best: bool = False
     partial: str = ""
+    words: str = ""
+    printed_words: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +69,8 @@ class TableRow:
     def absent(self) -> str | None:
         """The one reason why the whole row is empty; None where it isn't."""
         # A failure's message begins with the cell, which differs from number to number; its reason need not.
-        reasons = {number.missing.rpartition(" failed: ")[2] for number in self.numbers if number.mean is None}
+        empty = (number for number in self.numbers if number.mean is None and not number.words)
+        reasons = {number.missing.rpartition(" failed: ")[2] for number in empty}
         if len(reasons) != 1 or any(number.mean is not None for number in self.numbers):
             return None
         return reasons.pop()
@@ -161,9 +167,9 @@ def written(value: float, digits: int) -> str:
 
 
 def printed_text(number: Number, digits: int) -> str:
-    """The paper's number, with its deviation where it prints one."""
+    """The paper's number, with its deviation where it prints one; or its words."""
     if number.printed is None:
-        return ""
+        return number.printed_words
     text = written(number.printed, digits)
     return text if number.printed_std is None else f"{text} ± {number.printed_std:g}"
 
@@ -175,8 +181,8 @@ def signed(value: float, digits: int) -> str:
 
 
 def own_text(number: Number, digits: int) -> str:
-    """Our number, ± its deviation where there are several seeds."""
+    """Our number, ± its deviation where there are several seeds; or the words in its place."""
     if number.mean is None:
-        return ""
+        return number.words
     text = written(number.mean, digits)
     return text if number.std is None else f"{text} ± {written(number.std, digits)}"

@@ -19,11 +19,15 @@ def rich_table(table: Table) -> Any:
         shown.add_column(name, no_wrap=True)
     for column in table.columns:
         shown.add_column(column.label, justify="right", no_wrap=True)
+    before: str | None = None
     for row in table.rows:
+        if len(row.labels) > 1 and before not in (None, row.labels[0]):
+            shown.add_section()
+        before = row.labels[0]
         texts = []
         for number, column in zip(row.numbers, table.columns, strict=True):
-            text = own_text(number, column.digits) or "–"
-            if table.comparable and number.printed is not None:
+            text = (own_text(number, column.digits) or "–") + " †" * number.collapsed
+            if table.comparable and printed_text(number, column.digits):
                 text += f" ({printed_text(number, column.digits)})"
             texts.append(Text(text, style="bold" if number.best else ""))
         shown.add_row(*row.labels, *texts)
@@ -32,6 +36,6 @@ def rich_table(table: Table) -> Any:
 
 def claim_lines(outcomes: Sequence[Outcome]) -> list[str]:
     """A line per decided claim, and how many there are of each kind."""
-    lines = [f"{o.mark} {o.name}: {o.text} — {o.numbers}" for o in outcomes if o.status in ("holds", "fails")]
+    lines = [f"{o.mark} {o.name}: {o.text} — {o.numbers}" for o in outcomes if o.decided]
     hold, fail, short, missing = counted(outcomes).values()
     return [*lines, f"claims: {hold} hold, {fail} fail, {short} too short to tell, {missing} not run"]

@@ -138,9 +138,10 @@ def adapt_segmentation(
 
     Args:
         network: a SegFormer, a DeepLab, an FCN …: its last layer of classes is a 1×1 convolution.
-        method: a name or a config, as for :func:`wildtta.adapt`. By name, recovery (SAR, SAR², Steady …) is off unless
+        method: a name or a config, as for :func:`wildtta.adapt`. By name, recovery (SAR, SAR² …) is off unless
             ``recovery=`` asks for it: it watches for a mean entropy below 0.2, which was chosen for 1000 classes and
-            whole images. Most pixels of a good network are surer than that.
+            whole images. Most pixels of a good network are surer than that. Steady's evidence, which is about whole
+            images and corrects their answers, is off too: it learns at full strength.
         example: images as the network takes them, [B, C, H, W]: the network is run on one, to see its head.
         pixels: pixels of an image to learn from.
         batch_size: for the learning rate's rule; a single image already has many samples, so the papers' 64.
@@ -148,8 +149,10 @@ def adapt_segmentation(
     """
     from wildtta.adapt import adapt
 
-    if isinstance(method, str) and any(item.name == "recovery" for item in fields(type(get_method(method)))):
-        options.setdefault("recovery", None)
+    known = {item.name for item in fields(type(get_method(method)))} if isinstance(method, str) else set()
+    for name, off in {"recovery": None, "evidence": False}.items():
+        if name in known:
+            options.setdefault(name, off)
     return adapt(Pixels(network, example, pixels=pixels), method, batch_size=batch_size, **options)
 
 

@@ -38,3 +38,14 @@ class CompiledNetwork:
     def remove(self) -> None:
         """Leave the network as it was."""
         self._tap.close()
+
+
+def refuse_compiled(network: nn.Module) -> None:
+    """A network behind :func:`torch.compile` would be compiled anew in every pass, because of the hooks that come and go."""
+    for name, module in network.named_modules():
+        if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
+            where = f"its part {name!r}" if name else "the network"
+            raise TypeError(
+                f"{where} is compiled by torch.compile; give the plain network (`compiled._orig_mod`, or one without "
+                ".compile()) and let wildtta compile it: wildtta.adapt(network, compile=True)"
+            )

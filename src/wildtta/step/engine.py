@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +14,17 @@ from torch import Tensor, nn
 from wildtta.kernels import FastPasses
 from wildtta.network import Network
 from wildtta.network.features import FeatureTap
+from wildtta.network.levels import no_levels_yet
+from wildtta.network.norms import BatchStatistics
 from wildtta.network.output import logits_of
 from wildtta.network.stages import run_to
-from wildtta.network.statistics import NormStatistics, Rule
+from wildtta.network.statistics import Moments, NormStatistics, Rule, mean_moments, median_moments
+from wildtta.randomness import COUNTER
 from wildtta.step.compiling import CompiledNetwork
 from wildtta.step.learnables import Learnables
 from wildtta.step.precision import Precision, pass_precision
 from wildtta.step.report import Output
+from wildtta.step.undo import Snapshot
 
 if TYPE_CHECKING:
     from wildtta.methods.base import Method
@@ -37,6 +42,11 @@ class Engine:
         self.method = method
         self.precision = precision
         self.batch_statistics = network.has_batch_norm and method.batch_statistics == "batch"
+        self.batch_norms: BatchStatistics | None = None
+        """The switch of the BatchNorm layers, where they use the batch's mean and variance."""
+        self.median = False
+        """Whether a batch's moments are around the median (MedBN)."""
+        self._ruled = False
         self.given_batch_size: int | None = None
         self.batch_size: int | None = None
         self.share: float | None = None
@@ -47,6 +57,11 @@ class Engine:
         """Whether speed was asked for above all (``precision="auto"``): libraries may then time their kernels."""
         self.host_steps = 0
         """Updates so far."""
+        self.calls = 0
+        """Calls answered so far, paused ones included; it never goes back."""
+        self.unfinished: Callable[[], None] | None = None
+        """While the state is being changed: what brings it back to where it was."""
+        self.snapshot = Snapshot()
         self.gate_open = False
         """Whether the host has seen that the method may learn (it looks until then)."""
         self.compiled: CompiledNetwork | None = None
@@ -57,6 +72,9 @@ class Engine:
         """Shape of one image, once a batch has shown it: for state that holds images."""
         self.companions: dict[str, Any] = {}
         """Frozen helpers of the method (a diffusion model, a branch's structure): no part of the state."""
+        self.doubtful: tuple[tuple[Tensor, int], ...] = ()
+        """Of steps that drew random numbers: whether they learned (on the device), and how often they drew."""
+        self._draws_before = 0
         self.source: Tensor | None = None if learnables is None else learnables.vector()
         self.memory: dict[str, Tensor] = {}
         self.memory = self.initial_state()
@@ -100,8 +118,23 @@ class Engine:
         """The declared state before the first batch."""
         device = self.device
         state = {name: torch.zeros((), dtype=torch.int64, device=device) for name in COUNTERS}
+        if self.watches_levels:
+            state["input_levels"] = no_levels_yet()
         declared = self.method.declare(self)
         return {**state, **declared}
+
+    @property
+    def watches_levels(self) -> bool:
+        """Whether one absurd input would spoil the answers to others, so that inputs are compared with their stream."""
+        return self.network.has_batch_norm and self.method.mixes_samples(self)
+
+    def blank_state(self) -> dict[str, Tensor]:
+        """The declared state of an engine that knows nothing of the source yet (as a Fisher information)."""
+        known, self.memory = self.memory, {}
+        try:
+            return self.initial_state()
+        finally:
+            self.memory = known
 
     def reset(self) -> None:
         """Parameters and state back to the initial state, in place."""
@@ -113,10 +146,25 @@ class Engine:
         self.share = None
         self.host_steps = 0
         self.gate_open = False
+        self.doubtful = ()
+
+    @contextlib.contextmanager
+    def all_or_nothing(self) -> Iterator[None]:
+        """What is done within changes the state as a whole, or leaves it as it was."""
+        self.snapshot.take(self)
+        self.unfinished = functools.partial(self.snapshot.restore, self)
+        yield
+        self.unfinished = None
+
+    def settle(self) -> None:
+        """Undo a change that was broken off, if there is one."""
+        if self.unfinished is not None:
+            self.unfinished()
+            self.unfinished = None
 
     def restart(self) -> None:
         """What learning changed goes back to the initial state (an episode ends); counters and the batch size stay."""
-        kept = {name: self.memory[name].clone() for name in COUNTERS}
+        kept = {name: self.memory[name].clone() for name in (*COUNTERS, "input_levels") if name in self.memory}
         batch_size, share = self.batch_size, self.share
         self.reset()
         self.batch_size, self.share = batch_size, share
@@ -152,15 +200,26 @@ class Engine:
             yield
             return
         compiled, self.compiled = self.compiled, None  # a compiled network does not look at new hooks
+        outer, self._ruled = self._ruled, True
         try:
-            with self.norms.chosen(rule):
+            with self.norms.chosen(rule, median_moments if self.median else mean_moments):
                 yield
         finally:
-            self.compiled = compiled
+            self.compiled, self._ruled = compiled, outer
+
+    @contextlib.contextmanager
+    def source_statistics(self) -> Iterator[None]:
+        """Within, BatchNorm layers use the source's statistics, whatever the method prefers (a rule of its own excepted)."""
+        outer, self._ruled = self._ruled, True
+        try:
+            with contextlib.nullcontext() if self.batch_norms is None else self.batch_norms.off():
+                yield
+        finally:
+            self._ruled = outer
 
     def observed(self) -> dict[str, Tensor]:
         """What a step's report shows of the state."""
-        shown = {name: self.memory[name] for name in ("resets", "skipped")}
+        shown = {name: self.memory[name] for name in ("resets", "skipped", "left_out")}
         return {**shown, **self.method.observed(self)}
 
     def count(self, **amounts: Tensor | int) -> None:
@@ -168,11 +227,50 @@ class Engine:
         for name, amount in amounts.items():
             self.memory[name].add_(amount)
 
+    # -- reads -----------------------------------------------------------------------------------------------------------
+
+    def read(self, *values: Tensor) -> list[float]:
+        """Small tensors as numbers on the host, flat, in one transfer: a step has one at most.
+
+        Along come the flags of steps that drew random numbers: those of a batch that was skipped are drawn again.
+        """
+        flags = [learned for learned, _ in self.doubtful]
+        if not values and not flags:
+            return []
+        wide = torch.float32 if self.device.type == "mps" else torch.float64
+        numbers: list[float] = torch.cat([value.reshape(-1).to(wide) for value in (*flags, *values)]).tolist()
+        unlearned = sum(drawn for (_, drawn), learned in zip(self.doubtful, numbers, strict=False) if not learned)
+        if unlearned:
+            self.memory[COUNTER].sub_(unlearned)
+            self._draws_before -= unlearned
+        self.doubtful = ()
+        return numbers[len(flags) :]
+
+    def positions(self, mask: Tensor) -> Tensor:
+        """Where ``mask`` [B] holds; how many there are is the step's one read."""
+        if not self.doubtful:
+            return mask.nonzero().squeeze(1)
+        number = int(self.read(mask.sum())[0])
+        return mask.to(torch.uint8).argsort(descending=True, stable=True)[:number]
+
+    @contextlib.contextmanager
+    def drawing(self) -> Iterator[None]:
+        """A step within may draw random numbers; whether they count is known once its flag has been read."""
+        if COUNTER not in self.memory:
+            yield
+            return
+        self._draws_before, skipped = int(self.memory[COUNTER]), self.memory["skipped"].clone()
+        yield
+        drawn = int(self.memory[COUNTER]) - self._draws_before
+        if drawn:
+            self.doubtful = (*self.doubtful, (self.memory["skipped"] == skipped, drawn))
+
     # -- passes --------------------------------------------------------------------------------------------------------
 
     def forward(self, images: Tensor, *, grad: bool) -> Output:
         """One pass: logits and features in at least float32, with a graph where ``grad``."""
-        with torch.set_grad_enabled(grad), pass_precision(self.precision, images.device):
+        by_median = self.normalised_by(_as_they_are if self.median and not self._ruled else None)
+        with torch.set_grad_enabled(grad), pass_precision(self.precision, images.device), by_median:
             raw, features = self._run(images) if self.compiled is None else self.compiled(images)
         logits = logits_of(raw)
         features = logits if features is None else features
@@ -204,11 +302,30 @@ class Engine:
     @contextlib.contextmanager
     def at(self, values: Tensor, back_to: Tensor) -> Iterator[None]:
         """The parameters at ``values`` within, at ``back_to`` afterwards, whatever happens."""
+        alone = self.unfinished is None
+        if alone:
+            self.unfinished = functools.partial(self.learnables.assign, back_to)
         self.learnables.assign(values)
         try:
             yield
         finally:
             self.learnables.assign(back_to)
+            if alone:
+                self.unfinished = None
 
 
-COUNTERS = ("resets", "skipped", "forwards", "backwards", "computed_forwards", "computed_backwards")
+def _as_they_are(place: slice, batch: Moments, count: int) -> Moments:
+    """The rule that normalises by the batch's own moments."""
+    return batch
+
+
+COUNTERS = (
+    "resets",
+    "learned",
+    "skipped",
+    "left_out",
+    "forwards",
+    "backwards",
+    "computed_forwards",
+    "computed_backwards",
+)

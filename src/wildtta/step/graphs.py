@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import threading
 import warnings
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, TypeVar
@@ -26,6 +28,7 @@ from wildtta.methods.gradient import GradientMethod
 from wildtta.step.engine import Engine
 from wildtta.step.loop import KEEP_GRAPH_ABOVE, Prediction, learn_from, learn_from_batch, learns_on_selected, predict
 from wildtta.step.report import Answer, Output, StepReport
+from wildtta.step.undo import Snapshot
 
 T = TypeVar("T")
 SMALL_BATCH = 8
@@ -34,6 +37,8 @@ SELECTED_SHAPES = 8
 """The number of selected samples is rounded up to a multiple of an eighth of the batch."""
 MOST_SHAPES = 4
 _WARM_UP_RUNS = 2
+_RECORDING = threading.Lock()
+"""One adapter of the process records at a time: each frees cached memory first, which would break another's recording."""
 
 
 @dataclasses.dataclass
@@ -55,9 +60,6 @@ class GraphRunner:
         self._last_key: Hashable = None
         self._failed = False
         self._pool: Any = None
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> None:
-        """Nothing: a copied adapter records its own graphs, these are bound to this one's memory."""
 
     # -- whether ---------------------------------------------------------------------------------------------------------
 
@@ -81,7 +83,7 @@ class GraphRunner:
     def ready_for(self, images: Tensor) -> bool:
         """Whether this batch is replayed: its shape came last time too, and its steps can be recorded."""
         method = self.method
-        if self._failed or images.device.type != "cuda" or not method.recordable:
+        if self._failed or images.device.type != "cuda" or not method.recordable(self.engine):
             return False
         if method.episodic or method.steps > 1 or method.selective_reset is not None:
             return False
@@ -160,7 +162,7 @@ class GraphRunner:
             deterministic=cudnn.deterministic,
             allow_tf32=cudnn.allow_tf32,
         )
-        with self._unchanged_state(), timed:
+        with _RECORDING, self._unchanged_state(), timed:
             # What ran eagerly is cached by the allocator; neither a side stream nor a recording can use it.
             _release_cached_memory()
             stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -171,23 +173,23 @@ class GraphRunner:
             torch.cuda.current_stream().wait_stream(stream)
             _release_cached_memory()
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._pool):
+            # Other threads may use the device meanwhile: what they do is no part of this recording, and no error in it.
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
                 result = work()
         return Recording(graph, result)
 
     @contextlib.contextmanager
     def _unchanged_state(self) -> Iterator[None]:
         engine = self.engine
-        theta = engine.learnables.vector()
-        memory = {name: value.clone() for name, value in engine.memory.items()}
-        steps, engine.fixed_shapes = engine.host_steps, True
+        before = Snapshot()
+        before.take(engine)
+        engine.unfinished = functools.partial(before.restore, engine)
+        engine.fixed_shapes = True
         try:
             yield
         finally:
-            engine.fixed_shapes, engine.host_steps = False, steps
-            engine.learnables.assign(theta)
-            for name, value in memory.items():
-                engine.memory[name].copy_(value)
+            engine.fixed_shapes = False
+            engine.settle()
 
     def forget(self) -> None:
         """Drop every recording."""

@@ -7,6 +7,7 @@ storage never moves: values are gathered into a vector, worked on there, and cop
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,10 @@ class Learnables:
         self.size = sum(parameter.numel() for parameter in self.parameters)
         self._workspace: Tensor | None = None
         self._views: list[Tensor] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the workspace: a pickle does not keep that its views are parts of it."""
+        return {**vars(self), "_workspace": None, "_views": []}
 
     @property
     def device(self) -> torch.device:

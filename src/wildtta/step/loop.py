@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from wildtta.network.levels import levels
+from wildtta.network.output import logits_of, with_logits
 from wildtta.step.engine import Engine
 from wildtta.step.optimizers import momentum_update
 from wildtta.step.precision import losses_in_full_precision
@@ -102,7 +104,8 @@ class Prediction:
 
     output: Output
     selection: Selection
-    finite: Tensor
+    usable: Tensor
+    """Which samples may be learned from, [B]: those that are finite, with a finite answer."""
     gate: Tensor | None
     """Whether the method may learn yet (a boolean on the device); None: always."""
 
@@ -120,6 +123,10 @@ def online_step(method: GradientMethod, engine: Engine, images: Tensor) -> Answe
 
 
 def _one_update(method: GradientMethod, engine: Engine, images: Tensor) -> Answer:
+    if method.resting(engine):
+        seen = predict(method, engine, images, grad=False)
+        with losses_in_full_precision(images.device):
+            return _finish(method, engine, seen, Gradient.none(engine), len(images), 0)
     selective = learns_on_selected(method, engine)
     keep_graph = not selective or (engine.share or 0.0) > KEEP_GRAPH_ABOVE
     seen = predict(method, engine, images, grad=keep_graph and method.differentiates_first_pass)
@@ -135,7 +142,7 @@ def _one_update(method: GradientMethod, engine: Engine, images: Tensor) -> Answe
         exact = seen.selection.candidates is None
         positions = seen.selection.candidates
         if positions is None:
-            positions = seen.selection.mask.nonzero().squeeze(1)  # the one read: how many are selected
+            positions = engine.positions(seen.selection.mask)  # the one read: how many are selected
         number = len(positions)
         engine.share = number / len(images)
         if not keep_graph or number == 0:
@@ -153,12 +160,22 @@ def learns_on_selected(method: GradientMethod, engine: Engine) -> bool:
 
 
 def predict(method: GradientMethod, engine: Engine, images: Tensor, *, grad: bool) -> Prediction:
-    """The first half: predict and select."""
-    output = engine.forward(images, grad=grad)
+    """The first half: predict and select.
+
+    An image that is not finite is passed with zeros in it, is not selected, and has NaN for an answer: its gradient is then 0 and
+    not NaN, and the others are learned from. Nothing is read for that.
+    """
+    finite = torch.isfinite(levels(images))
+    output = engine.forward(images.nan_to_num(0.0, 0.0, 0.0), grad=grad)
+    logits = logits_of(output.raw).detach()
+    if len(logits) > len(images):  # pixels are samples (:mod:`wildtta.segmentation`)
+        finite = finite.repeat_interleave(len(logits) // len(images))
+    output.raw = with_logits(output.raw, logits.masked_fill(~finite[:, None], math.nan))
+    output.usable = finite & torch.isfinite(logits).all(1)
     with losses_in_full_precision(images.device):
         selection = method.select(engine, output)
-        finite = torch.isfinite(images).all() & torch.isfinite(output.logits.detach()).all()
-        return Prediction(output, selection, finite, method.gate(engine, output, selection))
+        selection.mask = output.usable if selection.mask is None else selection.mask & output.usable
+        return Prediction(output, selection, output.usable, method.gate(engine, output, selection))
 
 
 def learn_from_batch(method: GradientMethod, engine: Engine, seen: Prediction) -> Answer:
@@ -188,6 +205,7 @@ def _finish(
 ) -> Answer:
     """Update, recover, remember, report; ``forwards`` and ``backwards`` count the samples passed. All on the device."""
     memory, learnables, last = engine.memory, engine.learnables, found.last
+    output = method.answered(engine, seen.output)
     theta = learnables.vector()
     reset = method.selective_reset
     gradient = found.value if last is None else method.adjusted(engine, found.value, theta)
@@ -198,7 +216,8 @@ def _finish(
     )
     updated = method.updated(engine, theta - engine.lr * direction)
 
-    sound = seen.finite & torch.isfinite(updated).all() & torch.isfinite(gradient).all()
+    usable = seen.usable.any() if method.leaves_out else seen.usable.all()
+    sound = usable & torch.isfinite(updated).all() & torch.isfinite(gradient).all()
     selected = torch.zeros((), dtype=torch.int64, device=engine.device) if last is None else last.selected
     if last is not None:
         sound = sound & torch.isfinite(last.total.detach())
@@ -213,17 +232,17 @@ def _finish(
     if method.least_entropy is not None:
         values, trigger = _recover(method, engine, method.least_entropy, last, values, learns & (selected > 0))
     elif reset is not None:
-        values, trigger = reset.watch(engine, seen.output, found.value, theta, values, seen.finite)
+        values, trigger = reset.watch(engine, seen.output, found.value, theta, values, usable)
         seen.selection.further_forwards += len(seen.output.logits)
     learnables.assign(values)
     method.remember(engine, seen.output, seen.selection, sound)
     if trigger is not None:
         method.recovered(engine, trigger)
-    answer = _report(method, engine, seen, found, sound, learns, forwards, backwards)
+    report = _report(method, engine, seen, found, sound, learns, forwards, backwards)
     engine.host_steps += 1
     if not engine.fixed_shapes:
         method.maintain(engine)
-    return answer
+    return Answer(output, report)
 
 
 def _recover(
@@ -257,37 +276,38 @@ def _report(
     learns: Tensor,
     forwards: int,
     backwards: int,
-) -> Answer:
+) -> StepReport:
     """Counters and the report. The paper counts a selected sample once more in each pass that learns."""
-    number, device, selection, first = len(seen.output.logits), engine.device, seen.selection, found.first
-    report = StepReport.of_prediction(seen.output, engine)
-    everything = torch.full((), number, device=device)
-    report.selected = everything if selection.mask is None else selection.mask.sum()
-    counted = everything if method.wants_whole_batch else report.selected
+    number, selection, first, norm = len(seen.output.logits), seen.selection, found.first, found.first_norm
+    assert selection.mask is not None
+    selected = selection.mask.sum()
+    counted = torch.full_like(selected, number) if method.wants_whole_batch else selected
     if first is None:
         counted = torch.zeros_like(counted)
     elif seen.gate is not None:
         counted = counted * seen.gate
-    report.forwards = number + found.forwards * counted + selection.further_forwards
-    report.backwards = found.backwards * counted + selection.further_backwards
-    report.computed_forwards = torch.as_tensor(forwards + selection.further_forwards)
-    report.computed_backwards = torch.as_tensor(backwards + selection.further_backwards)
+    passes = {
+        "forwards": number + found.forwards * counted + selection.further_forwards,
+        "backwards": found.backwards * counted + selection.further_backwards,
+        "computed_forwards": torch.as_tensor(forwards + selection.further_forwards),
+        "computed_backwards": torch.as_tensor(backwards + selection.further_backwards),
+    }
+    unusable = ~seen.usable
     engine.count(
         skipped=~sound,
-        forwards=report.forwards,
-        backwards=report.backwards,
-        computed_forwards=report.computed_forwards,
-        computed_backwards=report.computed_backwards,
+        learned=learns & (norm > 0) if isinstance(norm, Tensor) else 0,
+        left_out=unusable.sum(),
+        **passes,
     )
-    report.mask = torch.ones_like(report.mask) if selection.mask is None else selection.mask
-    report.gradient_norm = torch.as_tensor(found.first_norm)
-    report.gradient_norm_second = torch.as_tensor(found.second_norm)
-    report.learned = learns
+    report = StepReport.of_prediction(seen.output, engine)
+    for name, value in passes.items():
+        setattr(report, name, value)
+    report.entropies = report.entropies.masked_fill(unusable, math.nan)
+    report.selected, report.mask, report.learned = selected, selection.mask, learns
+    report.gradient_norm, report.gradient_norm_second = torch.as_tensor(norm), torch.as_tensor(found.second_norm)
     if first is not None and found.last is not None:
         report.selected_second = found.last.selected
         report.loss = first.total.detach()
         report.used_redundancy = None if first.redundancy is None else first.redundancy.detach()
         report.used_inequity = None if first.inequity is None else first.inequity.detach()
-    for name, value in engine.observed().items():
-        setattr(report, name, value.clone())
-    return Answer(seen.output, report)
+    return report

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import statistics
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
@@ -17,6 +18,9 @@ PRECISIONS: tuple[str, ...] = (*get_args(Literal["fp32", "tf32", "bf16"]), "auto
 
 # What the caller had on when losses switched autocast off: passes in between run at the caller's setting.
 _callers_autocast: ContextVar[tuple[bool, torch.dtype] | None] = ContextVar("callers_autocast", default=None)
+
+# torch has one TF32 setting for the whole process: adapters in several threads that set it take turns.
+_tf32_setting = threading.RLock()
 
 
 @contextlib.contextmanager
@@ -56,12 +60,13 @@ def step_precision(precision: Precision, device: torch.device) -> Iterator[None]
         yield
         return
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32
-    matmul.allow_tf32 = cudnn.allow_tf32 = precision == "tf32"
-    try:
-        yield
-    finally:
-        matmul.allow_tf32, cudnn.allow_tf32 = before
+    with _tf32_setting:
+        before = matmul.allow_tf32, cudnn.allow_tf32
+        matmul.allow_tf32 = cudnn.allow_tf32 = precision == "tf32"
+        try:
+            yield
+        finally:
+            matmul.allow_tf32, cudnn.allow_tf32 = before
 
 
 @contextlib.contextmanager

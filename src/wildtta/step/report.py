@@ -26,6 +26,8 @@ class Output:
     logits: Tensor
     features: Tensor
     raw: Any = None
+    usable: Tensor | None = None
+    """Which samples may be learned from, [B]; None: all. (One that is not finite may not; zeros took its place.)"""
 
     @cached_property
     def entropies(self) -> Tensor:
@@ -41,11 +43,12 @@ class Output:
         """The same pass with another answer: ``logits`` in place of the network's own."""
         logits = logits.detach()
         raw = with_logits(self.raw, logits.to(logits_of(self.raw).dtype))
-        return Output(self.images, logits, self.features.detach(), raw)
+        return Output(self.images, logits, self.features.detach(), raw, self.usable)
 
     def take(self, positions: Tensor) -> Output:
         """The samples at ``positions``."""
-        return Output(self.images[positions], self.logits[positions], self.features[positions])
+        usable = None if self.usable is None else self.usable[positions]
+        return Output(self.images[positions], self.logits[positions], self.features[positions], usable=usable)
 
 
 @dataclass
@@ -84,8 +87,14 @@ class StepReport:
     """Whether this batch changed anything (bool)."""
     skipped: Tensor
     """Batches so far that could not be learned from."""
+    left_out: Tensor
+    """Samples so far that were left out of their batch: not finite, or absurd in their stream (BatchNorm)."""
     loss: Tensor
     """The minimised loss at the first gradient (NaN where there was none)."""
+    step: int = 0
+    """The number of this call, paused ones included: an adapter answers one call at a time, in this order."""
+    strength: Tensor | None = None
+    """Steady: how clear it is that the stream has shifted, 0 (it rests) to 1."""
     used_redundancy: Tensor | None = None
     used_inequity: Tensor | None = None
     extra: dict[str, Tensor] = field(default_factory=dict)
@@ -133,7 +142,9 @@ class StepReport:
             return torch.tensor(value)
 
         missing = torch.full((), float("nan"))
-        shown: dict[str, Any] = {"e_m": missing, "bank_rows": count(0), **engine.observed()}
+        shown: dict[str, Any] = {"e_m": missing, "bank_rows": count(0)}
+        # Copies: the report is of this call, whatever later ones change.
+        shown.update({name: value.clone() for name, value in engine.observed().items()})
         return cls(
             seen=count(number),
             entropies=entropies,

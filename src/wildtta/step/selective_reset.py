@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from wildtta.methods.losses import entropy
+from wildtta.methods.losses import entropy, masked_mean, mean_row
 
 if TYPE_CHECKING:
     from wildtta.step.engine import Engine
@@ -118,8 +118,8 @@ class ASR:
         memory, numbers = engine.memory, self.numbers(engine)
         with engine.at(engine.source, back_to=theta):
             before = engine.forward(output.images, grad=False).labels
-        flips = (before != output.labels).to(memory["asr_flips"].dtype).mean()
-        diversity = entropy(output.logits.detach().mean(0, keepdim=True))[0]
+        flips = masked_mean((before != output.labels).to(memory["asr_flips"].dtype), output.usable)
+        diversity = entropy(mean_row(output.logits.detach(), output.usable))
         steps, threshold = memory["asr_steps"] + 1, memory["asr_threshold"]
         squares, weights = memory["asr_squares"] + gradient.square(), memory["asr_weights"] + theta
         trigger = sound & (diversity < threshold)

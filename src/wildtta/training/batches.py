@@ -1,4 +1,4 @@
-"""What both kinds of training share: shuffled batches of source images, a bounded gradient step."""
+"""What both kinds of training share: shuffled batches of source images, a gradient step."""
 
 from __future__ import annotations
 
@@ -14,9 +14,6 @@ from wildtta.data.catalogue import Root
 from wildtta.glyphs import Glyphs, load_atlas
 from wildtta.randomness import torch_generator
 from wildtta.streams import given
-
-LARGEST_GRADIENT = 1.0
-"""Where gradients are cut. At first, copies of trained stages get gradients that would ruin them."""
 
 
 def source_images(
@@ -54,9 +51,12 @@ def shuffled_batches(images: ImageSet, protocol: InputProtocol, plan: TrainingPl
     return (batch.images for batch in loader.pixels())
 
 
-def gradient_step(loss: Tensor, parameters: list[nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
-    """One step of the optimizer, the gradient's norm cut at ``LARGEST_GRADIENT``."""
+def gradient_step(
+    loss: Tensor, parameters: list[nn.Parameter], optimizer: torch.optim.Optimizer, *, clip: float | None
+) -> None:
+    """One step of the optimizer, the gradient's norm cut at ``clip``."""
     optimizer.zero_grad(set_to_none=True)
     torch.autograd.backward(loss)
-    nn.utils.clip_grad_norm_(parameters, LARGEST_GRADIENT)
+    if clip is not None:
+        nn.utils.clip_grad_norm_(parameters, clip)
     optimizer.step()

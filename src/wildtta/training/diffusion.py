@@ -75,7 +75,7 @@ def train_diffusion(
         times = torch.randint(1000, (len(clean),), generator=generator, device=device)
         noise = torch.randn(clean.shape, generator=generator, device=device)
         loss = F.mse_loss(unet(scheduler.add_noise(clean, noise, times), times).sample, noise)
-        gradient_step(loss, parameters, optimizer)
+        gradient_step(loss, parameters, optimizer, clip=1.0)
         schedule.step()
         keep = min(plan.average, step / (step + 9))
         with torch.no_grad():
@@ -87,7 +87,8 @@ def train_diffusion(
     return DiffusionModel(kept, scheduler)
 
 
-def save_diffusion(model: DiffusionModel, folder: str | Path) -> None:
-    """Write the model as ``diffusers`` does (``unet/``, ``scheduler/``; safetensors)."""
-    model.unet.save_pretrained(Path(folder) / "unet", safe_serialization=True)  # type: ignore[operator]
+def save_diffusion(model: DiffusionModel, folder: str | Path, *, half: bool = False) -> None:
+    """Write the model as ``diffusers`` does (``unet/``, ``scheduler/``; safetensors); ``half``: as float16."""
+    unet = copy.deepcopy(model.unet).half() if half else model.unet
+    unet.save_pretrained(Path(folder) / "unet", safe_serialization=True)  # type: ignore[operator]
     model.scheduler.save_pretrained(Path(folder) / "scheduler")

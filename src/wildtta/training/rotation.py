@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import get_args
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from wildtta.data import ImageSet, InputProtocol
-from wildtta.methods.ttt.rotation import TURNS, RotationBranch, rotate, rotation_branch, training_views
+from wildtta.methods.ttt.rotation import TURNS, Initial, RotationBranch, rotate, rotation_branch, training_views
 from wildtta.network.inspection import family_of
 from wildtta.network.stages import middle_stage, run_to
 from wildtta.progress import shown
@@ -31,12 +32,20 @@ class BranchPlan(TrainingPlan):
     lr: float | None = None
     """None: the paper's for the network's family."""
     momentum: float = 0.9
+    initial: Initial = "random"
+    """How the branch begins; the paper's is random, ``copied`` has the weights of the network's own stages."""
+    clip: float | None = None
+    """Largest norm of a gradient; None, as the paper says nothing of it: no limit. Copied stages need one."""
     mirror: bool = True
     """Whether images are mirrored too; not for things that have a reading direction."""
     batch_size: int = 128
 
     def __post_init__(self) -> None:
         self.require_at_least_one("epochs", "batch_size")
+        if self.initial not in get_args(Initial):
+            raise ValueError(f"initial must be one of {', '.join(get_args(Initial))}, got {self.initial!r}")
+        if self.clip is not None and not self.clip > 0:
+            raise ValueError(f"clip must be positive or None (no limit), got {self.clip}")
         if self.lr is not None and not self.lr > 0:
             raise ValueError(f"lr must be positive or None (the paper's), got {self.lr}")
 
@@ -51,7 +60,7 @@ def train_branch(
     """A branch that tells by how many quarters an image was turned, and the stage that it goes on from."""
     stage, _ = middle_stage(network)
     network = network.eval()
-    branch = rotation_branch(network).train()
+    branch = rotation_branch(network, initial=plan.initial, seed=plan.seed).train()
     device = next(network.parameters()).device
     parameters = list(branch.parameters())
     lr = RATES[family_of(network)] if plan.lr is None else plan.lr
@@ -69,7 +78,7 @@ def train_branch(
                 features = run_to(network, stage, rotate(views, turns))
             logits = branch(features)
             loss = F.cross_entropy(logits, turns)
-            gradient_step(loss, parameters, optimizer)
+            gradient_step(loss, parameters, optimizer, clip=plan.clip)
             total_loss += loss.detach() * len(turns)
             hits += (logits.detach().argmax(1) == turns).sum()
             seen += len(turns)

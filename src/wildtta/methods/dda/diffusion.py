@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from wildtta.glyphs.parts import DIFFUSIONS
+
 _REFERENCE_PIXELS = 256 * 256
 
 
@@ -45,8 +47,11 @@ class DiffusionModel:
 
 
 def load_diffusion(folder: str | Path) -> DiffusionModel:
-    """A model from a folder: a pipeline's (``unet/`` and ``scheduler/``), or a UNet alone (then DDPM's usual schedule)."""
-    path = Path(folder)
+    """A model from a folder, or the packaged one by its name.
+
+    The folder is a pipeline's (``unet/`` and ``scheduler/``), or a UNet's alone (then DDPM's usual schedule).
+    """
+    path = DIFFUSIONS.get(str(folder), Path(folder))
     if not path.is_dir():
         raise FileNotFoundError(
             f"no diffusion model at {path}; expected a folder written by diffusers' save_pretrained or by "

@@ -41,7 +41,8 @@ class DDA(Method):
     Paper: https://arxiv.org/abs/2207.03442. Code of its authors: https://github.com/shiyegao/DDA.
 
     ``diffusion`` is a folder of an unconditional ``diffusers`` model (UNet2DModel, any DDPM schedule), for instance from
-    ``wildtta diffusion-train``, or a :class:`wildtta.methods.dda.diffusion.DiffusionModel`.
+    ``wildtta diffusion-train``; ``glyphs``, the packaged model of the glyphs; or a
+    :class:`wildtta.methods.dda.diffusion.DiffusionModel`.
     """
 
     name: ClassVar[str] = "dda"
@@ -55,7 +56,9 @@ class DDA(Method):
     scope: ClassVar[Scope] = "nothing"
     batch_statistics: ClassVar[BatchStatistics] = "source"
 
-    diffusion: str | Path | DiffusionModel | None = option("folder of a diffusers model, or a DiffusionModel", None)
+    diffusion: str | Path | DiffusionModel | None = option(
+        "folder of a diffusers model, glyphs, or a DiffusionModel", None
+    )
     steps: int = option("T: steps of the (respaced) diffusion", 100, within=AT_LEAST_ONE)
     depth: int = option("N: how many of them the image is noised and denoised", 50, within=AT_LEAST_ONE)
     factor: int = option("D: the low-pass filter shrinks by this", 4, within=AT_LEAST_ONE)
@@ -94,6 +97,9 @@ class DDA(Method):
         model = DiffusionModel(unet.eval().requires_grad_(False), library.DDPMScheduler())
         return {"diffusion": model, "steps": 4, "depth": 2}
 
+    def mixes_samples(self, engine: Engine) -> bool:
+        return True
+
     def declare(self, engine: Engine) -> dict[str, Tensor]:
         seen = probe(engine.network.module)
         shape = None if seen is None else seen.shapes[""][0]
@@ -105,10 +111,8 @@ class DDA(Method):
         return no_draws_yet()
 
     def step(self, engine: Engine, images: Tensor) -> Answer:
-        finite = bool(torch.isfinite(images).all())  # the one read
-        output = self._answered(engine, images) if finite else self.predicted(engine, images)
         extra = {"diffusions": torch.tensor(len(images))}
-        return answer_with(engine, output, forwards=2 * len(images), skipped=not finite, extra=extra)
+        return answer_with(engine, self._answered(engine, images), forwards=2 * len(images), extra=extra)
 
     def predicted(self, engine: Engine, images: Tensor) -> Output:
         """The next noise is drawn, and drawn again in the next step: nothing of the state changes."""

@@ -110,6 +110,16 @@ class SAR2(SAR):
         """ζ: the paper's 100; with fewer than 200 classes, where the paper says nothing, half of them."""
         return self.warmup if self.warmup is not None else min(100, classes // 2)
 
+    def why_silent(self, engine: Engine) -> str:
+        needed = self.warmup_rows(engine.network.classes)
+        rows = int(engine.memory["bank_count"]) if self.bank else needed
+        if rows >= needed:
+            return super().why_silent(engine)
+        return (
+            f"learning waits until {needed} classes have been predicted, and the stream has shown {rows}. "
+            f"Give warmup={max(1, rows // 2)} or another number that this stream reaches"
+        )
+
     def resolved(self, network: Network, batch_size: int) -> dict[str, Any]:
         found = super().resolved(network, batch_size)
         if self.redundancy is not None:
@@ -132,8 +142,7 @@ class SAR2(SAR):
     def needs_samples(self) -> bool:
         return super().needs_samples and self.entropy > 0 and not self.wants_whole_batch
 
-    @property
-    def recordable(self) -> bool:
+    def recordable(self, engine: Engine) -> bool:
         return self.bank_refresh == "after" and self.bank_features == "first"
 
     def declare(self, engine: Engine) -> dict[str, Tensor]:
@@ -151,14 +160,21 @@ class SAR2(SAR):
     def select(self, engine: Engine, first: Output) -> Selection:
         """As in SAR. Which samples form centroids is the first pass's choice: the second filter does not change it."""
         selection = super().select(engine, first)
+        members = first.usable
         if self.centroids == "reliable" and selection.mask is not None:
-            selection.extra["members"] = selection.mask
+            members = selection.mask if members is None else selection.mask & members
+        if members is not None:
+            selection.extra["members"] = members
         if self.bank and self.bank_refresh == "before":
             ahead = {name: value.clone() for name, value in engine.memory.items() if name.startswith("bank_")}
             live = self._live(engine, first, selection)
             centroid_bank.refresh(ahead, live, self._rule(engine), rate=self.bank_rate)
             return RefreshedSelection(**vars(selection), bank=ahead)
         return selection
+
+    @property
+    def leaves_out(self) -> bool:
+        return self.bank or not self.regularised
 
     def gate(self, engine: Engine, first: Output, selection: Selection) -> Tensor | None:
         """Whether C^t has ζ rows."""

@@ -45,9 +45,10 @@ class TTT(Method):
     and the running ones, which predictions use, follow by ``norm_momentum``.
     Paper: https://arxiv.org/abs/1909.13231. Code of its authors: https://github.com/yueatsprograms/ttt_imagenet_release.
 
-    ``branch`` is a file of ``wildtta ttt-train``, a module from the stage's output to four logits, or a function that makes
-    one from the network. ``augment`` is called as ``augment(copies, generator)``, ``turns`` as ``turns(number, generator)``
-    for quarter turns 0 … 3; the generator lives on the host.
+    ``branch`` is a file of ``wildtta ttt-train``, ``glyphs:NAME`` (packaged, for the embedded network of that name), a
+    module from the stage's output to four logits, or a function that makes one from the network. ``augment`` is called as
+    ``augment(copies, generator)``, ``turns`` as ``turns(number, generator)`` for quarter turns 0 … 3; the generator lives
+    on the host.
     """
 
     name: ClassVar[str] = "ttt"
@@ -65,7 +66,9 @@ class TTT(Method):
         "transformer": (1e-4, 1e-4),
     }
 
-    branch: Branch | None = option("the rotation branch: a file of ttt-train, a module, or a function", None)
+    branch: Branch | None = option(
+        "the rotation branch: a file of ttt-train, glyphs:NAME, a module, or a function", None
+    )
     stage: str = option("module after which the branch begins; auto: the middle of the network", "auto")
     lr: float | None = option("learning rate; None: the paper's for the network's family", None, within=POSITIVE)
     copies: int = option("rotated copies of an image", 20, within=AT_LEAST_ONE)
@@ -121,6 +124,9 @@ class TTT(Method):
         engine.companions["branch"] = FunctionalModule(module)
         return self._branch(engine)
 
+    def mixes_samples(self, engine: Engine) -> bool:
+        return True
+
     def declare(self, engine: Engine) -> dict[str, Tensor]:
         state = {"branch": self._branch(engine).first_weights(engine.device, engine.learnables.dtype), **no_draws_yet()}
         if engine.norms:
@@ -135,15 +141,13 @@ class TTT(Method):
             drawn = memory[COUNTER].clone()
             engine.restart()
             memory[COUNTER].copy_(drawn)
-        usable = bool(torch.isfinite(images).all())  # the one read
-        sound = torch.full((), usable, device=engine.device)
+        sound = torch.ones((), dtype=torch.bool, device=engine.device)
         facts: dict[str, Any] = {}
-        if usable:
-            for _ in range(self.steps):
-                loss, norm, fine = self._learn(engine, images)
-                sound = sound & fine
-                facts = {"loss": loss, "gradient_norm": norm}
-        passed = self.copies * self.steps * len(images) if usable else 0
+        for _ in range(self.steps):
+            loss, norm, fine = self._learn(engine, images)
+            sound = sound & fine
+            facts = {"loss": loss, "gradient_norm": norm}
+        passed = self.copies * self.steps * len(images)
         return answer_with(
             engine,
             self.predicted(engine, images),

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import copy
 import json
+import warnings
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from wildtta.glyphs.parts import BRANCHES
 from wildtta.methods.augmix import random_crops
 from wildtta.network.inspection import inspect_network
 from wildtta.network.probe import probe
 from wildtta.network.stages import middle_stage
-from wildtta.step.state_file import write_atomically
+from wildtta.step.atomic_file import write_atomically
 
 TURNS = 4
 FORMAT = "1"
@@ -59,8 +61,15 @@ class RotationBranch(nn.Module):
         return logits
 
 
-def rotation_branch(network: nn.Module) -> RotationBranch:
-    """An untrained branch for ``network``: copies of the stages after its middle, and a fresh head."""
+Initial = Literal["random", "copied"]
+
+
+def rotation_branch(network: nn.Module, *, initial: Initial = "random", seed: int = 0) -> RotationBranch:
+    """An untrained branch for ``network``: stages built like those after its middle, and a head.
+
+    The paper initialises the branch at random and does not say how it is built. ``initial="copied"`` begins with
+    the weights of the network's own stages instead; the head is random in any case.
+    """
     _, later = middle_stage(network)
     seen = probe(network)
     shape = None if seen is None else seen.shapes[later[-1]][1]
@@ -70,10 +79,23 @@ def rotation_branch(network: nn.Module) -> RotationBranch:
         width = shape[1]
     stages = [copy.deepcopy(network.get_submodule(name)) for name in later]
     with torch.random.fork_rng([]):
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         branch = RotationBranch(stages, int(width), channels_first=channels_first)
+        if initial == "random":
+            _randomise(branch.stages)
     reference = next(network.parameters())
     return branch.to(reference.device, reference.dtype).requires_grad_(True)
+
+
+def _randomise(stages: nn.Module) -> None:
+    """Draw all weights anew, each layer by its own rule (``reset_parameters``)."""
+    for name, module in stages.named_modules():
+        reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
+        if reset is not None:
+            reset()
+        elif next(module.parameters(recurse=False), None) is not None:
+            kind = type(module).__name__
+            warnings.warn(f"{kind} ({name}) has no reset_parameters: its weights stay the network's", stacklevel=4)
 
 
 class StoredBranch(NamedTuple):
@@ -84,16 +106,20 @@ class StoredBranch(NamedTuple):
     mirror: bool
 
 
-def save_branch(path: str | Path, branch: nn.Module, stage: str, *, mirror: bool = True) -> None:
-    """Write a trained branch (safetensors, atomically), with what must be known to use it."""
+def save_branch(path: str | Path, branch: nn.Module, stage: str, *, mirror: bool = True, half: bool = False) -> None:
+    """Write a trained branch (safetensors, atomically), with what must be known to use it; ``half``: as float16."""
+    branch = copy.deepcopy(branch).half() if half else branch
     tensors = {name: value.detach().cpu().contiguous().clone() for name, value in branch.state_dict().items()}
     note = {"kind": "rotation branch", "format": FORMAT, "stage": stage, "mirror": mirror}
     write_atomically(Path(path), save(tensors, {"wildtta": json.dumps(note)}))
 
 
 def load_branch(path: str | Path, network: nn.Module) -> StoredBranch:
-    """A branch for ``network`` with the weights in ``path``; a file that does not fit is refused."""
-    path = Path(path)
+    """A branch for ``network`` with the weights in ``path``, a file or a packaged branch's name.
+
+    A file that does not fit is refused.
+    """
+    path = BRANCHES.get(str(path), Path(path))
     if not path.is_file():
         raise FileNotFoundError(f"no rotation branch at {path}; train one with: wildtta ttt-train --out {path}")
     try:
@@ -104,7 +130,7 @@ def load_branch(path: str | Path, network: nn.Module) -> StoredBranch:
         raise ValueError(f"{path} is no readable safetensors file ({error}); expected a trained branch") from error
     if note.get("kind") != "rotation branch" or note.get("format") != FORMAT:
         raise ValueError(f"{path} is no rotation branch of this version; expected a file written by wildtta ttt-train")
-    branch = rotation_branch(network)
+    branch = rotation_branch(network, initial="copied")  # all weights are replaced below: nothing to draw
     expected = {name: tuple(value.shape) for name, value in branch.state_dict().items()}
     found = {name: tuple(value.shape) for name, value in tensors.items()}
     if expected != found:

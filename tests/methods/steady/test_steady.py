@@ -1,4 +1,4 @@
-"""Steady: its class cap, source pull and gradient bound, and that it does what version 0.1 did."""
+"""Steady's step: its class cap, source pull and gradient bound; without evidence it does what version 0.1 did."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from torch import Tensor
 
 import wildtta
 from toy_networks import CLASSES, batches, build, images, snapshot
-from wildtta.methods.steady import capped_weights, followed_shares
+from wildtta.methods.steady.method import capped_weights, followed_shares
 
 
 def _run(method: str, kind: str = "ln_mlp", *, size: int = 16, number: int = 1, **options: Any) -> wildtta.Adapter:
+    if method == "steady":
+        options = {"evidence": False, **options}
     adapter = wildtta.adapt(build(kind, dtype=torch.float64), method, lr=0.02, **options)
     for batch in batches(kind, number, size, dtype=torch.float64):
         adapter(batch)
@@ -59,7 +61,8 @@ def test_one_class_never_weighs_more_than_its_cap(classes: int, cap: float) -> N
 
 # -- in a step -----------------------------------------------------------------------------------------------------------
 
-PLAIN: dict[str, Any] = {"bank": False, "redundancy": None, "inequity": None, "gradient_bound": None, "source_pull": None}
+PLAIN: dict[str, Any] = {"evidence": False, "bank": False, "redundancy": None, "inequity": None}
+PLAIN |= {"gradient_bound": None, "source_pull": None}
 """Steady reduced to the entropy of reliable samples."""
 
 
@@ -70,7 +73,7 @@ def test_the_cap_scales_the_entropy_gradient_and_not_what_recovery_watches() -> 
         options = {**PLAIN, "reliable": None, "recovery": 1e-6, "class_cap": 1.0}
         adapter = wildtta.adapt(build(kind, dtype=torch.float64), "steady", lr=0.02, lr_scale=1.0, **options)
         cap = min(0.3, 1 / CLASSES)
-        adapter.online_state()["memory/class_shares"].fill_(cap if share is None else share)
+        adapter.engine.memory["class_shares"].fill_(cap if share is None else share)
         before = snapshot(adapter.network)
         adapter(batch)
         after = snapshot(adapter.network)
@@ -86,7 +89,7 @@ def test_shares_survive_saving_and_start_again_with_a_reset(tmp_path: Any) -> No
     shares = adapter.online_state()["memory/class_shares"].clone()
     assert shares.std() > 0
     adapter.save(tmp_path / "state.safetensors")
-    other = wildtta.adapt(build("ln_mlp", dtype=torch.float64), "steady", lr=0.02)
+    other = wildtta.adapt(build("ln_mlp", dtype=torch.float64), "steady", lr=0.02, evidence=False)
     other.load(tmp_path / "state.safetensors")
     assert torch.equal(other.online_state()["memory/class_shares"], shares)
     other.reset()
@@ -179,7 +182,7 @@ def test_a_step_is_no_longer_than_a_share_of_the_source_weights_whatever_r_weigh
     longest = 4e-3 * 0.045 * math.sqrt(sum(float(weight) ** 2 for weight in source))
 
     def steps(**options: Any) -> list[float]:
-        free = {"warmup": 1, "source_pull": None, "sharpness": sharpness, "redundancy": 1e6, **options}
+        free = {"evidence": False, "warmup": 1, "source_pull": None, "sharpness": sharpness, "redundancy": 1e6, **options}
         adapter = wildtta.adapt(build("ln_mlp", dtype=torch.float64), "steady", lr=1e-4, **free)
         return _step_lengths(adapter, 6)
 
@@ -195,7 +198,7 @@ def test_the_bound_grows_with_the_networks_weights_and_stays_when_they_have_move
     """All norm weights doubled: twice the step. After some steps, and after a reset, the length is what it was at first."""
 
     def lengths(factor: float) -> list[float]:
-        options: dict[str, Any] = {"warmup": 1, "source_pull": None, "redundancy": 1e9}
+        options: dict[str, Any] = {"evidence": False, "warmup": 1, "source_pull": None, "redundancy": 1e9}
         adapter = wildtta.adapt(_with_norm_weights_times(factor), "steady", lr=2.5e-4, **options)
         found = _step_lengths(adapter, 4)
         adapter.reset()
@@ -218,15 +221,25 @@ def test_weights_that_are_all_zero_cannot_measure_a_step() -> None:
 
 @pytest.mark.parametrize("kind", ["gn", "vit"])
 def test_steady_equals_the_recorded_single_pass_method_of_version_0_1(kind: str, golden: Any) -> None:
-    """100 batches of 0.1's ``sar2-single`` in float64, recorded before its numbers were untangled (see RECORDED.md)."""
+    """100 batches of 0.1's ``sar2-single`` in float64 (see RECORDED.md): Steady without evidence, with recovery."""
     pool = golden.images(golden.pool["pool_u8"])
-    with np.load(Path(__file__).parent / "recordings" / "steady_0_1.npz", allow_pickle=False) as recorded:
+    with np.load(Path(__file__).parents[1] / "recordings" / "steady_0_1.npz", allow_pickle=False) as recorded:
         rows, logits, theta, learned = (recorded[f"{kind}/{name}"] for name in ("idx", "logits", "theta", "learned"))
-    model = wildtta.adapt(golden.network(kind))
-    assert model.method == wildtta.Steady()
+    at_one, at_sixty_four = wildtta.Steady.learning_rates["transformer" if kind == "vit" else "convolutional"]
+    rate = at_one + (at_sixty_four - at_one) * (len(rows[0]) - 1) / 63  # 0.1's straight line between batch sizes
+    model = wildtta.adapt(golden.network(kind), evidence=False, recovery=0.2, lr=rate)
     for step, row in enumerate(rows):
         ours = model(pool[torch.from_numpy(row)]).numpy()
         assert np.abs(ours - logits[step]).max() < 1e-9, step
         assert bool(model.last.learned) == bool(learned[step])
     ours = np.concatenate([value.numpy().ravel() for name, value in model.online_state().items() if "parameters/" in name])
     assert np.abs(ours - theta).max() < 1e-9
+
+
+def test_at_rest_it_answers_as_without_adaptation_without_a_backward_pass_and_says_so() -> None:
+    model, none = wildtta.adapt(build("gn_resnet")), wildtta.adapt(build("gn_resnet"), "none")
+    for batch in batches("gn_resnet", 3, 16):
+        assert torch.equal(model(batch), none(batch))
+        assert model.last.strength is not None
+        assert float(model.last.strength) == 0
+    assert model.cost.backwards == 0

@@ -1,0 +1,195 @@
+"""Evidence that a stream has shifted: what its outputs share is a shift, and not merely the classes that are present.
+
+A shift of the inputs moves all logits alike, and so does a run of images of one class. Taking away what the logits share
+repairs the one and ruins the other. Two signs tell them apart, without labels, source data or another pass. Both are free
+of scale, so that the same numbers serve 3 classes and 1,000.
+
+**The cost of recentring.** Take the mean off the logits of the last samples. If it was a shift, they stay as certain as
+before; if they were of one class, what made them certain is gone:
+
+    cost = [ mean H(z_i − z̄) − mean H(z_i) ] / ln C
+
+**The classes really seen.** The mean of the class centroids is free of the classes' shares once enough classes have been
+seen. A class counts by its dominance: how often it was predicted beside the most predicted class, at its best moment.
+(Errors on the images of one class also fill other classes' rows; but then they are few beside it.) Of m classes out of C,
+drawn at random, the mean is off by
+
+    r = √( (1 − m/C) / m )    times the centroids' spread    (sampling without replacement).
+
+With two classes a shift and a change of their shares are the same thing. Both signs fall to nothing there: ∝ (C−2)/(C−1).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from wildtta.methods.losses import entropy, masked_mean, mean_row
+
+WINDOW = 64
+"""Samples that the cost of recentring and the dominance of a class are measured on."""
+MOST_ROWS = 1000
+"""Classes whose centroids are followed; of more classes every n-th."""
+_COST = (0.02, 0.08)
+"""Up to the first cost the mean is trusted fully, from the second on not at all."""
+_TRUST_TAKES = 256
+"""Samples over which trust may rise from 0 to 1. It falls at once."""
+_ERROR = (0.1, 0.2)
+"""Up to the first sampling error r the rows are trusted fully, from the second on not at all."""
+_SMALLEST_SHIFT = 0.25
+"""A mean shorter than this share of the spread about it is no shift: networks have one on their own training data."""
+_ERROR_WEIGHT = 1.5
+_MEAN_MEMORY, _ROW_MEMORY = 1000, 2000
+"""Samples after which what was seen counts 1/e."""
+_ROW_INERTIA = 4.0
+"""Images that a row is worth against the images of a batch."""
+_MEAN_PRIOR = 32
+"""Samples that "no shift" is worth in the mean that is taken away."""
+_FULL_STEP = 0.5
+"""Evidence from which on steps have their full length."""
+
+
+def no_evidence(classes: int, *, dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
+    """The state before the first batch."""
+    rows = len(watched_classes(classes, device))
+
+    def zeros(*shape: int) -> Tensor:
+        return torch.zeros(shape, dtype=dtype, device=device)
+
+    return {
+        "recent_logits": zeros(WINDOW, classes),
+        "recent_number": zeros(),
+        "recent_trust": zeros(),
+        "mean_sum": zeros(classes),
+        "mean_spread": zeros(),
+        "mean_weight": zeros(),
+        "row_logits": zeros(rows, rows),
+        "row_dominance": zeros(rows),
+        "strength": zeros(),
+        "shift": zeros(classes),
+    }
+
+
+def watched_classes(classes: int, device: torch.device) -> Tensor:
+    """The classes whose centroids are followed: all, or every n-th where there are more than 1,000."""
+    return torch.arange(0, classes, -(-classes // MOST_ROWS), device=device)
+
+
+def recentring_cost(logits: Tensor, used: Tensor) -> Tensor:
+    """What taking off their mean costs ``logits`` [N, C] in entropy, in units of ln C, over the samples ``used`` [N].
+
+    The larger of two: as they are, and scaled to √(2 ln C) per entry. An overconfident network is certain with and
+    without its mean; the scale is where the entropy of C random logits begins to depend on them.
+    """
+    classes = logits.shape[1]
+    size = (masked_mean(logits.square().sum(1), used) / classes).sqrt().clamp(min=1e-9)
+
+    def cost(values: Tensor) -> Tensor:
+        return masked_mean(entropy(values - mean_row(values, used)) - entropy(values), used)
+
+    return torch.maximum(cost(logits), cost(logits * (math.sqrt(2 * math.log(classes)) / size))) / math.log(classes)
+
+
+def classes_seen(dominance: Tensor) -> Tensor:
+    """m = (Σ w)² / Σ w²: how many classes of equal weight the rows' weights w [C] are worth."""
+    return dominance.sum().square() / dominance.square().sum().clamp(min=1e-9)
+
+
+def sampling_error(seen: Tensor, classes: int) -> Tensor:
+    """r = √((1 − m/C)/m): error of the mean of m of C values, in units of their spread."""
+    return ((1 - seen / classes).clamp(min=0) / seen.clamp(min=1e-9)).sqrt()
+
+
+def falling(value: Tensor, limits: tuple[float, float]) -> Tensor:
+    """1 up to the first limit, 0 from the second on, a straight line between."""
+    first, second = limits
+    return ((second - value) / (second - first)).clamp(0, 1)
+
+
+def clearness(length: Tensor, spread: Tensor, doubt: Tensor | float) -> Tensor:
+    """1 − doubt·spread/length, at least 0: the share of a mean (squared ``length``) that is not chance or habit."""
+    return (1 - doubt * spread / length.clamp(min=1e-9)).clamp(min=0)
+
+
+def weighed(state: dict[str, Tensor], logits: Tensor, usable: Tensor | None = None) -> dict[str, Tensor]:
+    """The state after the outputs ``logits`` [B, C], its strength and shift included. ``state`` is left as it is.
+
+    Samples that are not ``usable`` [B] (not finite) count for nothing.
+    """
+    classes = logits.shape[1]
+    if usable is None:
+        usable = torch.ones(len(logits), dtype=torch.bool, device=logits.device)
+    flat = (logits - logits.mean(1, keepdim=True)).masked_fill(~usable[:, None], 0.0)
+    number = usable.sum().to(flat.dtype)
+    recent, used = _last_samples(state, flat, usable)
+    known = used.sum()
+    identified = (classes - 2) / max(1, classes - 1) * (known >= WINDOW)
+
+    rows, dominance = _followed_rows(state, flat, usable, recent, used)
+    weight = dominance.sum().clamp(min=1e-9)
+    centre = (dominance[:, None] * rows).sum(0) / weight
+    spread = (dominance * (rows - centre).square().sum(1)).sum() / weight
+    error = sampling_error(classes_seen(dominance), len(rows))
+    doubt = (_ERROR_WEIGHT * error).square() + _SMALLEST_SHIFT**2
+    by_rows = identified * falling(error, _ERROR) * clearness(centre.square().sum(), spread, doubt)
+
+    trust = identified * falling(recentring_cost(recent, used), _COST)
+    trust = torch.minimum(trust, state["recent_trust"] + number / _TRUST_TAKES)
+    keep = (-number / _MEAN_MEMORY).exp()
+    about = masked_mean((recent - mean_row(recent, used)).square().sum(1), used)
+    mean_sum = keep * state["mean_sum"] + trust * flat.sum(0)
+    mean_spread = keep * state["mean_spread"] + trust * number * about
+    mean_weight = keep * state["mean_weight"] + trust * number
+    mean = mean_sum / mean_weight.clamp(min=1e-6)
+    clear = clearness(mean.square().sum(), mean_spread / mean_weight.clamp(min=1e-6), _SMALLEST_SHIFT**2)
+    by_mean = trust * clear * mean_weight / (mean_weight + _MEAN_PRIOR)
+
+    return {
+        "recent_logits": recent[-WINDOW:],
+        "recent_number": known.clamp(max=WINDOW).to(flat.dtype),
+        "recent_trust": trust,
+        "mean_sum": mean_sum,
+        "mean_spread": mean_spread,
+        "mean_weight": mean_weight,
+        "row_logits": rows,
+        "row_dominance": dominance,
+        "strength": (torch.maximum(by_rows, by_mean) / _FULL_STEP).clamp(max=1),
+        "shift": torch.where(by_mean >= by_rows, by_mean, torch.zeros_like(by_mean)) * mean,
+    }
+
+
+def _last_samples(state: dict[str, Tensor], flat: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
+    """The last 64 samples, or the batch where it is larger, with those that count last, and which of them count."""
+    known = torch.arange(WINDOW, 0, -1, device=flat.device) <= state["recent_number"]
+    values, counts = torch.cat((state["recent_logits"], flat)), torch.cat((known, usable))
+    order = counts.to(torch.uint8).argsort(stable=True)[-max(WINDOW, len(flat)) :]
+    return values[order], counts[order]
+
+
+def _followed_rows(
+    state: dict[str, Tensor], flat: Tensor, usable: Tensor, recent: Tensor, used: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Centroids of the watched classes in logits [R, R] and their dominance [R], after this batch.
+
+    A row follows the images predicted as its class, the less the more it has already seen and the less dominant the
+    class now is. Its dominance is the largest so far and fades.
+    """
+    watched = watched_classes(flat.shape[1], flat.device)
+
+    def members(logits: Tensor, counted: Tensor) -> Tensor:
+        return ((logits.argmax(1)[:, None] == watched) & counted[:, None]).to(logits.dtype)
+
+    frequent = members(recent, used).sum(0)
+    dominant = (frequent / frequent.amax().clamp(min=1)) ** 1.5
+    own = members(flat, usable)
+    counts = own.sum(0)
+    part = flat[:, watched]
+    part = part - part.mean(1, keepdim=True)
+    centroids = own.T @ part / counts.clamp(min=1)[:, None]
+    old = state["row_dominance"] * (-usable.sum() / _ROW_MEMORY).exp()
+    fresh = counts * dominant
+    share = fresh / (fresh + _ROW_INERTIA * old).clamp(min=1e-9)
+    rows = state["row_logits"] + share[:, None] * (centroids - state["row_logits"])
+    return rows, torch.where(counts > 0, torch.maximum(old, dominant), old)

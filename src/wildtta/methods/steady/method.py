@@ -1,0 +1,208 @@
+"""Steady, wildtta's own method and the default of :func:`wildtta.adapt`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor
+
+from wildtta.methods.base import BatchStatistics, answer_with
+from wildtta.methods.gradient import Recovery
+from wildtta.methods.losses import mean_row
+from wildtta.methods.options import POSITIVE, SHARE, option
+from wildtta.methods.registry import register
+from wildtta.methods.sar2.method import SAR2
+from wildtta.methods.sar2.redundancy import Normalisation
+from wildtta.methods.steady.evidence import no_evidence, weighed
+from wildtta.methods.steady.stream_statistics import answer_of, no_statistics
+from wildtta.network.output import logits_of
+from wildtta.step.loop import Selection
+from wildtta.step.report import Answer, Output
+
+if TYPE_CHECKING:
+    from wildtta.network import Network
+    from wildtta.step.engine import Engine
+
+_LARGEST_CAP = 0.3
+_WINDOW_PER_CLASS, _SMALLEST_WINDOW = 5, 1000
+_EPSILON = 2.5e-8
+"""Keeps the bounded gradient finite where it is 0."""
+
+
+def capped_weights(shares: Tensor, labels: Tensor, multiple: float) -> Tensor:
+    """w = min(1, cap / p_i) of each sample, [B], from the classes' shares p [C] and its predicted class i.
+
+    cap = ``multiple``/C, at most 0.3: together the samples of one class never weigh more than the cap.
+    """
+    cap = min(_LARGEST_CAP, multiple / len(shares))
+    return (cap / shares[labels]).clamp(max=1.0)
+
+
+def followed_shares(shares: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
+    """p ← k·p + (1−k)·(this batch's shares), k = exp(−B/window), with a window of 5·C samples, at least 1000.
+
+    Only samples where ``mask`` holds count. In a class-ordered stream such a window spans many classes.
+    """
+    classes = torch.arange(len(shares), device=shares.device)
+    present = mean_row((labels[:, None] == classes).to(shares.dtype), mask)
+    number = shares.new_full((), len(labels)) if mask is None else mask.sum().to(shares.dtype)
+    keep = (-number / max(_SMALLEST_WINDOW, _WINDOW_PER_CLASS * len(shares))).exp()
+    return keep * shares + (1 - keep) * present
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class Steady(SAR2):
+    """A default that helps where there is something to gain, and rests where there is not.
+
+    It acts on evidence. From the outputs alone it judges how clear it is that the stream has shifted, and that what the
+    outputs share is not just the classes now present: a strength a in [0, 1] (``model.last.strength``; the two signs are
+    in ``methods/steady/evidence.py``). On clean streams, on streams of one class, and with two classes a is 0, and the
+    network answers as without adaptation. Elsewhere it takes SAR²'s loss in one pass:
+
+        g = ∇[ S(x)·w(x)·E + α·R(C^t) + β·I(C^t) ],   g ← a·g·min(1, b‖θ₀‖/‖g‖),   θ ← (1−p)(θ − η g) + p θ₀
+
+    and takes off its answers the mean of the logits that the evidence calls a shift.
+
+    - α = 5·10³/D, β = 100, no sharpness, no momentum, 40 times SAR²'s learning rate. R is over columns on every
+      network, and ζ is a tenth of the classes (at least 10, at most half of them).
+    - The gradient is at most b = 0.045 times as long as the source weights (``gradient_bound``).
+    - After every 64 samples the weights go p = 4 % of the way back to the source (``source_pull``), also at rest. This
+      is ROID's weight ensembling (https://arxiv.org/abs/2306.00650).
+    - No class weighs more than ten times its even share in the entropy term (``class_cap``).
+    - No recovery: its 0.2 nats are the normal entropy of a network with few classes.
+
+    **BatchNorm networks** learn nothing by gradients. They are normalised by the stream's moments where those make them
+    more certain, in the first layers most (``methods/steady/stream_statistics.py``): two passes, no backward.
+
+    The measurements are in docs/results/no-harm.md.
+    """
+
+    name: ClassVar[str] = "steady"
+    title: ClassVar[str] = "Steady (ours)"
+    order: ClassVar[int] = 300
+    paper: ClassVar[str] = "this project, after SAR² and ROID"
+    passes: ClassVar[str] = "1 / 1 (1 / 0 at rest; BatchNorm: 2 / 0)"
+    batch_statistics: ClassVar[BatchStatistics] = "source"
+
+    evidence: bool = option("learn by the evidence that the stream has shifted; False: always, at full strength", True)
+    lr_scale: float = option("multiplies SAR²'s learning rate, or the given one", 40.0, within=POSITIVE)
+    momentum: float = option("SGD momentum", 0.0, within=SHARE)
+    sharpness: float | None = option("radius ρ; None: one pass", None, within=POSITIVE)
+    recovery: Recovery = option(
+        "e₀: go back to the initial state when the moving entropy falls below this; 'asr' or an ASR: selective reset; "
+        "None: never",
+        None,
+        within=POSITIVE,
+    )
+    redundancy: float | None = option("weight of R in units of 1/D; None: off", 5e3, within=POSITIVE)
+    inequity: float | None = option("weight β of I; None: off", 100.0, within=POSITIVE)
+    gradient_bound: float | None = option(
+        "longest gradient, in units of the source weights' norm; None: no bound", 0.045, within=POSITIVE
+    )
+    source_pull: float | None = option(
+        "share of the way back to the source per 64 samples; None: off", 0.04, within=SHARE
+    )
+    class_cap: float | None = option(
+        "most that one predicted class may weigh in the entropy term, in units of 1/C; None: no cap",
+        10.0,
+        within=POSITIVE,
+        needs="entropy",
+    )
+
+    def normalisation_of(self, network: Network) -> Normalisation:
+        return "columns" if self.normalisation == "auto" else self.normalisation
+
+    def warmup_rows(self, classes: int) -> int:
+        return self.warmup if self.warmup is not None else min(max(10, classes // 10), classes // 2)
+
+    def declare(self, engine: Engine) -> dict[str, Tensor]:
+        if self.gradient_bound is not None and engine.source_norm == 0:
+            raise ValueError(
+                f"gradient_bound={self.gradient_bound:g} measures the gradient by the weights that learn, but all "
+                f"{engine.learnables.size} of them are zero at the start, so that nothing could be learned; give "
+                "gradient_bound=None, or clip_norm="
+            )
+        if engine.norms:
+            return no_statistics(engine.norms)
+        state = super().declare(engine)
+        classes = engine.network.classes
+        if self.evidence:
+            state |= no_evidence(classes, dtype=engine.dtype, device=engine.device)
+        if self.class_cap is not None:
+            state["class_shares"] = torch.full((classes,), 1 / classes, dtype=engine.dtype, device=engine.device)
+        return state
+
+    def observed(self, engine: Engine) -> dict[str, Tensor]:
+        if engine.norms:
+            return {}
+        shown = super().observed(engine)
+        return {**shown, "strength": engine.memory["strength"]} if self.evidence else shown
+
+    # -- BatchNorm networks ------------------------------------------------------------------------------------------------
+
+    def mixes_samples(self, engine: Engine) -> bool:
+        return bool(engine.norms)
+
+    def step(self, engine: Engine, images: Tensor) -> Answer:
+        if not engine.norms:
+            return super().step(engine, images)
+        output, state = answer_of(engine, images, learning=True)
+        sound = torch.stack([torch.isfinite(value).all() for value in state.values()]).all()
+        engine.keep(sound, state)
+        return answer_with(engine, output, forwards=2 * len(images), skipped=~sound, learned=sound)
+
+    def predicted(self, engine: Engine, images: Tensor) -> Output:
+        if engine.norms:
+            return answer_of(engine, images, learning=False)[0]
+        return self.answered(engine, super().predicted(engine, images))
+
+    # -- all others --------------------------------------------------------------------------------------------------------
+
+    def recordable(self, engine: Engine) -> bool:
+        return not engine.norms and super().recordable(engine)
+
+    def resting(self, engine: Engine) -> bool:
+        return self.evidence and not bool(engine.memory["strength"] > 0)
+
+    def answered(self, engine: Engine, output: Output) -> Output:
+        if not self.evidence:
+            return output
+        # What the network returned, not ``output.logits``: a sample that is not finite has none.
+        return output.answering(logits_of(output.raw) - engine.memory["shift"])
+
+    def sample_losses(self, engine: Engine, output: Output, selection: Selection) -> Tensor:
+        losses = super().sample_losses(engine, output, selection)
+        if self.class_cap is None:
+            return losses
+        return losses * capped_weights(engine.memory["class_shares"], selection.labels, self.class_cap)
+
+    def adjusted(self, engine: Engine, gradient: Tensor, theta: Tensor) -> Tensor:
+        gradient = super().adjusted(engine, gradient, theta)
+        if self.gradient_bound is not None:
+            longest = self.gradient_bound * engine.source_norm
+            gradient = gradient * (longest / (gradient.norm() + _EPSILON)).clamp(max=1.0)
+        return gradient * engine.memory["strength"] if self.evidence else gradient
+
+    def updated(self, engine: Engine, theta: Tensor) -> Tensor:
+        if self.source_pull is None:
+            return theta
+        assert engine.source is not None
+        # The same share per 64 samples, whether they come together or one by one.
+        kept = float((1 - self.source_pull) ** ((engine.batch_size or 64) / 64))
+        return theta + (1 - kept) * (engine.source - theta)  # exactly the source where nothing was learned
+
+    def remember(self, engine: Engine, first: Output, selection: Selection, allowed: Tensor) -> None:
+        super().remember(engine, first, selection, allowed)
+        if self.evidence:
+            engine.keep(allowed, weighed(engine.memory, first.logits.detach(), first.usable))
+        if self.class_cap is not None:
+            fresh = followed_shares(engine.memory["class_shares"], first.labels, first.usable)
+            engine.keep(allowed, {"class_shares": fresh})
+
+    def recovered(self, engine: Engine, trigger: Tensor) -> None:
+        super().recovered(engine, trigger)
+        if self.class_cap is not None:
+            engine.memory["class_shares"].masked_fill_(trigger, 1 / engine.network.classes)

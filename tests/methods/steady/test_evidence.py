@@ -1,0 +1,155 @@
+"""The evidence on streams whose truth is known: logits = class patterns + noise + a shift, in plain numbers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from wildtta.methods.steady.evidence import (
+    MOST_ROWS,
+    classes_seen,
+    no_evidence,
+    recentring_cost,
+    sampling_error,
+    watched_classes,
+    weighed,
+)
+
+SIZE = 64
+
+
+class World:
+    """Logits of C classes: class c has pattern c, samples scatter about it, and a shift may be added to all."""
+
+    def __init__(self, classes: int, *, shift: float = 0.0, signal: float = 6.0, seed: int = 0) -> None:
+        self.draws = torch.Generator().manual_seed(seed)
+        self.classes, self.scale = classes, 1.0
+        self.patterns = signal * torch.eye(classes)
+        direction = torch.randn(classes, generator=self.draws)
+        self.shift = shift * direction / direction.norm()
+
+    def logits(self, labels: Tensor) -> Tensor:
+        noise = torch.randn(len(labels), self.classes, generator=self.draws)
+        return self.scale * (self.patterns[labels] + noise + self.shift)
+
+    def shuffled(self, number: int) -> list[Tensor]:
+        return [torch.randint(self.classes, (SIZE,), generator=self.draws) for _ in range(number)]
+
+    def in_order(self, number: int, run: int) -> list[Tensor]:
+        order = torch.randperm(self.classes, generator=self.draws)
+        labels = order.repeat_interleave(run)
+        return list(labels.repeat(1 + number * SIZE // len(labels))[: number * SIZE].split(SIZE))
+
+
+def strengths(world: World, stream: list[Tensor], *, size: int = SIZE) -> tuple[list[float], dict[str, Tensor]]:
+    state = no_evidence(world.classes, dtype=torch.float32, device=torch.device("cpu"))
+    found = []
+    for labels in stream:
+        for part in world.logits(labels).split(size):
+            state = weighed(state, part)
+            found.append(float(state["strength"]))
+    return found, state
+
+
+@pytest.mark.parametrize("classes", [3, 10, 200])
+def test_a_shift_is_seen_in_a_shuffled_stream_and_its_direction_is_found(classes: int) -> None:
+    world = World(classes, shift=3.5)
+    found, state = strengths(world, world.shuffled(30))
+    assert min(found[15:]) > 0.3
+    expected = world.shift - world.shift.mean()
+    if float(state["shift"].abs().sum()) > 0:
+        cosine = torch.cosine_similarity(state["shift"], expected, dim=0)
+        assert cosine > 0.9
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10, 200])
+@pytest.mark.parametrize("run", [0, 400])
+def test_a_clean_stream_leaves_it_at_rest(classes: int, run: int) -> None:
+    world = World(classes)
+    found, state = strengths(world, world.in_order(40, run) if run else world.shuffled(40))
+    assert max(found) < 0.05
+    assert float(state["shift"].abs().max()) < 0.05
+
+
+@pytest.mark.parametrize("classes", [2, 10, 200])
+@pytest.mark.parametrize("shift", [0.0, 3.0])
+def test_one_class_for_ever_leaves_it_at_rest(classes: int, shift: float) -> None:
+    world = World(classes, shift=shift)
+    found, state = strengths(world, [torch.ones(SIZE, dtype=torch.int64)] * 40)
+    assert max(found) == 0
+    assert not state["shift"].any()
+
+
+def test_with_many_classes_a_shift_is_also_seen_in_class_order() -> None:
+    """Runs of 100 images: a batch holds one class or two, and the rows of the classes seen so far tell."""
+    world = World(200, shift=4.0)
+    found, _ = strengths(world, world.in_order(80, 100))
+    assert max(found[:3]) == 0
+    assert min(found[60:]) > 0.2
+
+
+def test_batches_of_one_see_what_batches_of_sixty_four_see() -> None:
+    whole = strengths(world := World(10, shift=3.5), world.shuffled(30))[0]
+    singles = strengths(world := World(10, shift=3.5), world.shuffled(30), size=1)[0]
+    assert singles[-1] == pytest.approx(whole[-1], abs=0.25)
+    assert max(singles[:63]) == 0  # nothing is said before 64 samples
+
+
+@pytest.mark.parametrize("scale", [0.1, 10.0])
+def test_the_verdict_hardly_depends_on_the_logits_scale(scale: float) -> None:
+    """Class order on an over- or underconfident network: as much at rest as on this one."""
+    world = World(10)
+    world.scale = scale
+    found, _ = strengths(world, world.in_order(40, 400))
+    assert max(found) < 0.05
+
+
+def test_what_recentring_costs_is_known_in_two_cases() -> None:
+    certain = 50.0 * torch.eye(10)[torch.arange(640) % 10]
+    everything = torch.ones(640, dtype=torch.bool)
+    assert float(recentring_cost(certain, everything)) == pytest.approx(
+        0, abs=1e-4
+    )  # balanced classes: the mean is flat
+    one = 50.0 * torch.eye(10)[torch.zeros(64, dtype=torch.int64)]
+    assert float(recentring_cost(one, everything[:64])) == pytest.approx(1, abs=1e-4)  # one class: nothing is left
+
+
+def test_classes_seen_and_the_error_of_their_mean() -> None:
+    assert float(classes_seen(torch.tensor([1.0, 1.0, 1.0, 0.0]))) == pytest.approx(3)
+    assert float(classes_seen(torch.tensor([0.5, 0.5, 0.0, 0.0]))) == pytest.approx(2)
+    # The variance of the mean of m of C values, over all choices of m: (1 − m/C)/m of their (n − 1) variance.
+    values, m = torch.tensor([1.0, 2.0, 4.0, 8.0, 16.0], dtype=torch.float64), 3
+    means = torch.tensor([values[list(some)].mean() for some in itertools.combinations(range(5), m)])
+    expected = math.sqrt(float(means.var(correction=0)) / float(values.var(correction=1)))
+    assert float(sampling_error(torch.tensor(float(m)), 5)) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("size", [8, 96])
+def test_a_sample_that_is_not_finite_counts_for_nothing(size: int) -> None:
+    world = World(10, shift=3.0)
+    clean = bad = no_evidence(10, dtype=torch.float64, device=torch.device("cpu"))
+    for number in range(30):
+        logits = world.logits(torch.randint(10, (size,), generator=world.draws)).double()
+        usable = torch.ones(size + 2, dtype=torch.bool)
+        usable[[3, 5]] = False
+        spoiled = torch.full((size + 2, 10), math.nan, dtype=torch.float64)
+        spoiled[usable] = logits
+        clean, bad = weighed(clean, logits), weighed(bad, spoiled, usable)
+        if size == 8:  # a larger batch is its own window, and these two differ in size
+            assert all(torch.allclose(clean[name], bad[name], atol=1e-12) for name in clean), number
+        assert all(torch.isfinite(value).all() for value in bad.values())
+    assert float(bad["strength"]) == pytest.approx(float(clean["strength"]), abs=1e-6)
+
+
+def test_of_very_many_classes_every_nth_is_watched() -> None:
+    assert len(watched_classes(1000, torch.device("cpu"))) == 1000
+    watched = watched_classes(21_841, torch.device("cpu"))
+    assert len(watched) <= MOST_ROWS
+    assert watched.tolist() == list(range(0, 21_841, 22))
+    state = no_evidence(21_841, dtype=torch.float32, device=torch.device("cpu"))
+    after = weighed(state, torch.randn(8, 21_841))
+    assert {name: value.shape for name, value in after.items()} == {name: value.shape for name, value in state.items()}

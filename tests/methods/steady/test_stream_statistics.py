@@ -1,0 +1,131 @@
+"""BatchNorm by the stream's moments: the formula, the choice, and the harm that batch statistics do and this does not."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import wildtta
+from wildtta.methods.steady.stream_statistics import stream_moments
+
+CLASSES = 4
+
+
+class Stack(nn.Module):
+    """Three BatchNorm layers, plain enough to follow by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            *(nn.BatchNorm1d(6), nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 8), nn.BatchNorm1d(8))
+        )
+        self.head = nn.Linear(8, CLASSES)
+
+    def forward(self, values: Tensor) -> Tensor:
+        logits: Tensor = self.head(torch.relu(self.body(values)))
+        return logits
+
+
+def centres() -> Tensor:
+    return 3.0 * torch.randn(CLASSES, 6, generator=torch.Generator().manual_seed(5))
+
+
+def sample(labels: Tensor, seed: int) -> Tensor:
+    draws = torch.Generator().manual_seed(seed)
+    return centres()[labels] + 0.6 * torch.randn(len(labels), 6, generator=draws)
+
+
+def shifted_inputs(values: Tensor) -> Tensor:
+    """Another scale and offset per feature: what a change of light does to channels."""
+    return values * torch.tensor([2.0, 0.5, 1.0, 3.0, 0.3, 1.0]) + torch.tensor([9.0, -9.0, 6.0, -12.0, 9.0, -6.0])
+
+
+@pytest.fixture(scope="module")
+def trained() -> nn.Module:
+    torch.manual_seed(0)
+    network = Stack()
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
+    for step in range(300):
+        labels = torch.randint(CLASSES, (128,))
+        loss = nn.functional.cross_entropy(network(sample(labels, step)), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return network.eval()
+
+
+def copy_of(network: nn.Module) -> nn.Module:
+    twin = Stack()
+    twin.load_state_dict(network.state_dict())
+    return twin.eval()
+
+
+def accuracy(network: nn.Module, method: str, stream: list[Tensor], shifted: bool, size: int) -> float:
+    adapter = wildtta.adapt(copy_of(network), method)
+    right = total = 0
+    for seed, labels in enumerate(stream):
+        values = sample(labels, 1000 + seed)
+        if shifted:
+            values = shifted_inputs(values)
+        answers = torch.cat([adapter(part).argmax(1) for part in values.split(size)])
+        right += int((answers == labels).sum())
+        total += len(labels)
+    return 100 * right / total
+
+
+SHUFFLED = [torch.randint(CLASSES, (64,), generator=torch.Generator().manual_seed(s)) for s in range(30)]
+ORDERED = [torch.full((64,), s // 8 % CLASSES) for s in range(32)]
+ONE = [torch.ones(64, dtype=torch.int64)] * 20
+
+
+def test_moments_are_the_stated_blend() -> None:
+    source = (torch.tensor([1.0, 1.0]), torch.tensor([4.0, 4.0]))
+    sums = (torch.tensor([64 * 3.0, 64 * 3.0]), torch.tensor([64 * 14.0, 64 * 14.0]))  # mean 3, variance 14 − 9 = 5
+    mean, variance = stream_moments(sums, torch.tensor(64.0), source, torch.tensor([0.0, 0.75]))
+    share = 64 / 80
+    assert mean.tolist() == pytest.approx([1 + share * 2, 1 + 0.25 * share * 2])
+    assert variance.tolist() == pytest.approx([4 + share, 4 + 0.25 * share])
+    nothing = stream_moments((torch.zeros(2), torch.zeros(2)), torch.tensor(0.0), source, torch.zeros(2))
+    assert [part.tolist() for part in nothing] == [part.tolist() for part in source]
+
+
+@pytest.mark.parametrize("stream", [SHUFFLED, ORDERED, ONE], ids=["shuffled", "ordered", "one class"])
+@pytest.mark.parametrize("size", [64, 2])
+def test_clean_inputs_are_answered_as_without_adaptation(trained: nn.Module, stream: list[Tensor], size: int) -> None:
+    none = accuracy(trained, "none", stream, False, size)
+    assert none > 97
+    assert accuracy(trained, "steady", stream, False, size) >= none - 0.5
+
+
+def test_batch_statistics_ruin_what_steady_leaves_alone(trained: nn.Module) -> None:
+    """The same streams with Tent, so that the test above can fail: one clean class, normalised by itself."""
+    assert accuracy(trained, "tent", ONE, False, 64) < 60
+
+
+def test_a_shift_of_scale_and_offset_is_repaired(trained: nn.Module) -> None:
+    none = accuracy(trained, "none", SHUFFLED, True, 64)
+    assert none < 75
+    assert accuracy(trained, "steady", SHUFFLED, True, 64) > none + 10
+
+
+def test_two_forwards_no_backward_no_parameter_moves_and_state_is_kept(trained: nn.Module, tmp_path: object) -> None:
+    adapter = wildtta.adapt(copy_of(trained), "steady")
+    before = {name: value.clone() for name, value in adapter.network.state_dict().items()}
+    for seed in range(5):
+        adapter(shifted_inputs(sample(SHUFFLED[seed], seed)))
+    assert (adapter.cost.forwards, adapter.cost.backwards) == (2 * 5 * 64, 0)
+    assert all(torch.equal(before[name], value) for name, value in adapter.network.state_dict().items())
+    samples = adapter.online_state()["memory/stream_samples"]
+    assert float(samples) == pytest.approx(sum(64 * math.exp(-64 * age / 1000) for age in range(5)), rel=1e-6)
+    with adapter.paused():
+        once, again = (adapter(shifted_inputs(sample(SHUFFLED[9], 9))) for _ in range(2))
+    assert torch.equal(once, again)
+    assert torch.equal(adapter.online_state()["memory/stream_samples"], samples)
+
+
+def test_depths_run_from_the_first_layer_to_the_last(trained: nn.Module) -> None:
+    depths = wildtta.adapt(copy_of(trained), "steady").engine.norms.depths()
+    assert depths.tolist() == pytest.approx([0] * 6 + [1 / 3] * 8 + [2 / 3] * 8)
