@@ -439,7 +439,7 @@ class Adapter(nn.Module):
             tensors = self._state()
             facts = {
                 "method": self.method.name,
-                "options": {name: value for name, value in self.method.options().items() if is_plain(value)},
+                "options": self.method.plain_options(),
                 "network": self._source_fingerprint(),
                 "batch_size": engine.batch_size,
                 "share": None if engine.share is None else engine.share.hex(),
@@ -478,7 +478,7 @@ class Adapter(nn.Module):
         odd = [name for name in present if not _finite(tensors[name], unknown_at_first.get(name))]
         if odd:
             raise ValueError(f"{path} holds values that are not finite, in {', '.join(odd[:4])}; take another state")
-        mine = {name: value for name, value in self.method.options().items() if is_plain(value)}
+        mine = self.method.plain_options()
         changed = [name for name, value in mine.items() if facts["options"].get(name) != value]
         if changed:
             warnings.warn(

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from wildtta.methods.deyo import ShapeSensitive
+from wildtta.methods.gradient import Recovery
 from wildtta.methods.losses import mean_row
 from wildtta.methods.options import NOT_NEGATIVE, POSITIVE, Range, option
 from wildtta.methods.registry import register
@@ -55,8 +56,9 @@ class ReCAP(ShapeSensitive):
     needs_source: ClassVar[str] = "images, for the feature variance; without them the stream's first images give it"
     passes: ClassVar[str] = "1 + c / s (c: share with small regional entropy, s: of these, share with large PLPD)"
 
-    recovery: float | None = option(
-        "e₀: go back to the initial state when the moving average of half the loss falls below this",
+    recovery: Recovery = option(
+        "e₀: go back to the initial state when the moving average of half the loss falls below this; 'asr' or an ASR: "
+        "selective reset; None: never",
         0.2,
         within=POSITIVE,
     )

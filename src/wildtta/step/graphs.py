@@ -87,7 +87,7 @@ class GraphRunner:
             return False
         if self.engine.inputs is not None:
             return False  # a recording reads its images from one place, and these arguments lie elsewhere each time
-        if method.episodic or method.steps > 1:
+        if method.episodic or method.steps > 1 or method.selective_reset is not None:
             return False
         key = self._key(images)
         repeated, self._last_key = key == self._last_key, key

@@ -128,7 +128,7 @@ def _one_update(method: GradientMethod, engine: Engine, images: Tensor) -> Answe
             return _finish(method, engine, seen, Gradient.none(engine), len(images), 0)
     selective = learns_on_selected(method, engine)
     keep_graph = not selective or (engine.share or 0.0) > KEEP_GRAPH_ABOVE
-    seen = predict(method, engine, images, grad=keep_graph)
+    seen = predict(method, engine, images, grad=keep_graph and method.differentiates_first_pass)
     with losses_in_full_precision(images.device):
         if seen.gate is not None and not engine.gate_open:
             # Read until the gate opens; should it close again (a recovery), it is masked on the device.
@@ -153,6 +153,8 @@ def _one_update(method: GradientMethod, engine: Engine, images: Tensor) -> Answe
 
 def learns_on_selected(method: GradientMethod, engine: Engine) -> bool:
     """Whether the passes that learn may leave out samples that are not selected."""
+    if getattr(engine.network.module, "rows_per_sample", 1) > 1:  # pixels: the image behind one is behind others too
+        return False
     return method.selects and not method.wants_whole_batch and not engine.batch_statistics
 
 
@@ -165,6 +167,8 @@ def predict(method: GradientMethod, engine: Engine, images: Tensor, *, grad: boo
     finite = torch.isfinite(engine.levels(images))
     output = engine.forward(engine.finite_images(images, finite), grad=grad)
     logits = logits_of(output.raw).detach()
+    if len(logits) > len(images):  # pixels are samples (:mod:`wildtta.segmentation`)
+        finite = finite.repeat_interleave(len(logits) // len(images))
     output.raw = with_logits(output.raw, logits.masked_fill(~finite[:, None], math.nan))
     output.usable = finite & torch.isfinite(logits).all(1)
     with losses_in_full_precision(images.device):
@@ -202,7 +206,10 @@ def _finish(
     memory, learnables, last = engine.memory, engine.learnables, found.last
     output = method.answered(engine, seen.output)
     theta = learnables.vector()
+    reset = method.selective_reset
     gradient = found.value if last is None else method.adjusted(engine, found.value, theta)
+    if reset is not None and last is not None:
+        gradient = reset.penalised(engine, gradient, theta)
     direction, momentum = momentum_update(
         gradient, memory["momentum"], momentum=method.momentum, nesterov=method.nesterov
     )
@@ -221,8 +228,11 @@ def _finish(
     engine.keep(learns, {"momentum": momentum})
     values = torch.where(learns, updated, theta)
     trigger = None
-    if method.recovery is not None:
-        values, trigger = _recover(method, engine, method.recovery, last, values, learns & (selected > 0))
+    if method.least_entropy is not None:
+        values, trigger = _recover(method, engine, method.least_entropy, last, values, learns & (selected > 0))
+    elif reset is not None:
+        values, trigger = reset.watch(engine, seen.output, found.value, theta, values, usable)
+        seen.selection.further_forwards += len(seen.output.logits)
     learnables.assign(values)
     method.remember(engine, seen.output, seen.selection, sound)
     if trigger is not None:

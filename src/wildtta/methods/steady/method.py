@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from wildtta.methods.base import BatchStatistics, answer_with
+from wildtta.methods.gradient import Recovery
 from wildtta.methods.losses import mean_row
 from wildtta.methods.options import POSITIVE, SHARE, option
 from wildtta.methods.registry import register
@@ -90,8 +91,11 @@ class Steady(SAR2):
     lr_scale: float = option("multiplies SAR²'s learning rate, or the given one", 40.0, within=POSITIVE)
     momentum: float = option("SGD momentum", 0.0, within=SHARE)
     sharpness: float | None = option("radius ρ; None: one pass", None, within=POSITIVE)
-    recovery: float | None = option(
-        "e₀: go back to the initial state when the moving entropy falls below this; None: never", None, within=POSITIVE
+    recovery: Recovery = option(
+        "e₀: go back to the initial state when the moving entropy falls below this; 'asr' or an ASR: selective reset; "
+        "None: never",
+        None,
+        within=POSITIVE,
     )
     redundancy: float | None = option("weight of R in units of 1/D; None: off", 5e3, within=POSITIVE)
     inequity: float | None = option("weight β of I; None: off", 100.0, within=POSITIVE)
