@@ -250,3 +250,28 @@ def test_a_report_does_not_change_with_later_calls() -> None:
     adapter(torch.full((8, 12), torch.nan))
     assert int(adapter.last.skipped) == skipped + 1
     assert int(report.skipped) == skipped
+
+
+def test_the_next_cell_of_a_notebook_sees_the_last_step() -> None:
+    """A notebook runs each cell as a task of its own, one after the other; tasks that run side by side see only their own."""
+    adapter = wildtta.adapt(build("ln_mlp"), "tent")
+    seen: list[int] = []
+
+    async def call(number: int) -> None:
+        adapter(images("ln_mlp", number))
+
+    async def look() -> None:
+        seen.append(int(adapter.last.seen))
+
+    async def busy(number: int) -> None:
+        adapter(images("ln_mlp", number))
+        await asyncio.sleep(0.01)
+        seen.append(int(adapter.last.seen))
+
+    async def notebook() -> None:
+        await asyncio.create_task(call(3))
+        await asyncio.create_task(look())
+        await asyncio.gather(busy(4), busy(5))
+
+    asyncio.run(notebook())
+    assert seen == [3, 4, 5]

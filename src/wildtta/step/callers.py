@@ -47,7 +47,11 @@ def is_paused(adapter: object) -> bool:
 
 
 class PerCaller(Generic[T]):
-    """One value for every thread and, where an event loop runs, for every asyncio task; it goes when they end."""
+    """One value for every thread and, where an event loop runs, for every asyncio task; it goes when they end.
+
+    A task without a value of its own sees what the last task of its thread left that has ended: a notebook runs each of its
+    cells as a task.
+    """
 
     def __init__(self) -> None:
         self._threads = threading.local()
@@ -55,14 +59,18 @@ class PerCaller(Generic[T]):
 
     def set(self, value: T) -> None:
         task = _current_task()
-        if task is None:
-            self._threads.value = value
-        else:
+        self._threads.latest = value, None if task is None else weakref.ref(task)
+        if task is not None:
             self._tasks[task] = value
 
     def get(self) -> T | None:
         task = _current_task()
-        return getattr(self._threads, "value", None) if task is None else self._tasks.get(task)
+        if task is not None and task in self._tasks:
+            return self._tasks[task]
+        value: T | None
+        value, reference = getattr(self._threads, "latest", (None, None))
+        by = None if reference is None else reference()
+        return value if by is None or by.done() else None
 
 
 def _current_task() -> asyncio.Task[Any] | None:
