@@ -112,10 +112,23 @@ def test_commands_in_the_documentation_exist(page: Path) -> None:
     """Every verb is one, and what follows it can be parsed by it (nothing is run)."""
     for command in commands(page):
         verb, *arguments = shlex.split(command.split(">")[0])[1:]
+        if verb == "--version":
+            continue
         assert verb in VERBS, f"{command}: there is no such verb"
         bare = not arguments or any(word.isupper() for word in arguments)
         if not bare:
             VERBS[verb].make_context(verb, list(arguments))
+
+
+@pytest.mark.parametrize("page", [page for page in PROSE if commands(page)], ids=name_of)
+def test_files_that_commands_read_exist(page: Path) -> None:
+    """A path of this project in a command is there, unless the command writes it."""
+    writes = {"--page", "--out", "--journal", "--into", ">"}
+    for command in commands(page):
+        words = shlex.split(command)
+        for before, word in zip(["", *words], words, strict=False):
+            if word.startswith(("docs/", "studies/", "tests/", "benchmarks/")) and before not in writes:
+                assert (ROOT / word).exists(), f"{command}: there is no {word}"
 
 
 @pytest.mark.parametrize("code", [code for page in PROSE for code in blocks(page, "toml")])

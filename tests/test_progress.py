@@ -32,7 +32,7 @@ def test_what_takes_long_says_how_far_it_is(clock: list[float], capsys: pytest.C
     assert len(list(shown(slow(), "counting", 10))) == 10
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "counting: 0 of 10"
-    assert lines[1] == "counting: 3 of 10, about 37 s left"
+    assert lines[1] == "counting: 3 of 10, about 28 s left"
     assert len(lines) == 4
 
 

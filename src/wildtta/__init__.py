@@ -3,12 +3,14 @@
     model = wildtta.adapt(network)
     logits = model(images)
 
-The config classes below are the methods; :func:`methods` lists their names. ``Method``, ``GradientMethod`` and the types
+The config classes below are the methods; :func:`methods` lists their names. :func:`zero_shot` makes a classifier of an
+encoder and class embeddings, :func:`log_steps` follows an adapter in a logger. ``Method``, ``GradientMethod`` and the types
 after them are what an author of a method needs.
 """
 
 from wildtta.adapt import adapt
 from wildtta.adapter import Adapter
+from wildtta.guard import Guard
 from wildtta.methods.base import Method, answer_with
 from wildtta.methods.bn_adapt import BNAdapt
 from wildtta.methods.cmf import CMF
@@ -22,7 +24,7 @@ from wildtta.methods.gradient import EntropyMethod, GradientMethod
 from wildtta.methods.lame import LAME
 from wildtta.methods.memo import MEMO
 from wildtta.methods.neo import NEO
-from wildtta.methods.none import NoAdapt
+from wildtta.methods.none import NoAdaptation
 from wildtta.methods.options import option
 from wildtta.methods.poem import POEM
 from wildtta.methods.rdumb import RDumb
@@ -43,8 +45,10 @@ from wildtta.step.engine import Engine
 from wildtta.step.loop import Gradient, Loss, Selection
 from wildtta.step.report import Answer, Output, StepReport
 from wildtta.step.selective_reset import ASR
+from wildtta.tracking import log_steps
+from wildtta.zero_shot import zero_shot
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"
 __all__ = [
     "ASR",
     "CMF",
@@ -73,10 +77,11 @@ __all__ = [
     "EntropyMethod",
     "Gradient",
     "GradientMethod",
+    "Guard",
     "InfoMax",
     "Loss",
     "Method",
-    "NoAdapt",
+    "NoAdaptation",
     "Output",
     "RDumb",
     "ReCAP",
@@ -89,7 +94,9 @@ __all__ = [
     "ZeroSiam",
     "adapt",
     "answer_with",
+    "log_steps",
     "methods",
     "option",
     "register",
+    "zero_shot",
 ]

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from wildtta.adapter import Adapter, refuse_half_precision
+from wildtta.guard.guard import Guard
 from wildtta.methods.base import Method
 from wildtta.methods.registry import get_method
 from wildtta.network import choose_parameters, inspect_network
@@ -28,22 +29,28 @@ def adapt(
     precision: Precision | Literal["auto"] = None,
     statistics: Literal["mean", "median"] = "mean",
     compile: bool = False,
+    example: Any = None,
+    guard: Guard | None = None,
     **options: Any,
 ) -> Adapter:
     """Make ``model`` adapt to its inputs while it predicts.
 
     Args:
-        model: a classifier: images in, logits out (or an object with ``.logits``). It is changed in place.
+        model: a classifier that returns logits (or an object with ``.logits``), with a head (:mod:`wildtta.network.head`)
+            and norm layers whose affine parameters can learn. It is changed in place.
         method: a name (:func:`wildtta.methods`) or a config such as ``wildtta.SAR2(inequity=None)``; the default is
             wildtta's own method.
         parameters: what may learn: ``"auto"`` (the method's choice among norm layers), ``"norms"``, ``"norms below the
             top"``, a list of names, a regular expression, or a function of (name, parameter).
-        head: the linear layer that makes the logits, by name or as a module; ``"auto"`` finds it.
+        head: the layer that makes the logits, by name or as a module; ``"auto"`` finds it.
         batch_size: for the learning rate's rule; None takes the first batch's size.
         precision: None leaves the caller's settings alone; ``"fp32"``, ``"tf32"``, ``"bf16"``; ``"auto"``: the fastest.
         statistics: what BatchNorm's batch statistics are made of: the batch's mean, or its median, which a few malicious
             samples do not move (MedBN, https://arxiv.org/abs/2403.19326).
         compile: run the network through :func:`torch.compile`.
+        example: a batch as the network takes it: a tensor, a mapping of named inputs, or a tuple. The network is run on it
+            once to see its head and the order of its layers; None makes up an input.
+        guard: a :class:`wildtta.Guard` that slows down, pauses or takes back learning where it does harm.
         options: the method's hyper-parameters.
 
     Returns:
@@ -69,6 +76,8 @@ def adapt(
         statistics=statistics,
         compile=compile,
     )
+    if guard is not None and not isinstance(guard, Guard):
+        raise TypeError(f"guard must be a wildtta.Guard or None, got {type(guard).__name__}")
     config = get_method(method, **options)
     refuse_held(model)
     refuse_compiled(model)
@@ -76,7 +85,7 @@ def adapt(
     if any(parameter.is_inference() for parameter in model.parameters()):
         raise ValueError("the network was made inside torch.inference_mode() and cannot learn; make it outside")
     with torch.inference_mode(False):
-        facts = inspect_network(model, head)
+        facts = inspect_network(model, head, example)
         choice = config.parameter_choice(facts) if parameters == "auto" else parameters
         names = choose_parameters(facts, choice, config.scope) if config.scope != "nothing" else []
         return Adapter(
@@ -87,6 +96,7 @@ def adapt(
             precision=precision,
             median=statistics == "median",
             compiled=compile,
+            guard=guard,
         )
 
 

@@ -5,18 +5,23 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import functools
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from wildtta.guard.guard import Guard
+from wildtta.guard.senders import Quotas
+from wildtta.guard.watch import Watch
 from wildtta.methods.base import Method, is_plain
 from wildtta.methods.gradient import GradientMethod
 from wildtta.network import Network
+from wildtta.network.inputs import Inputs, gathered
 from wildtta.network.norms import BatchStatistics
 from wildtta.network.output import without_graph
 from wildtta.step.callers import PerCaller, is_paused, pausing
@@ -31,6 +36,10 @@ from wildtta.step.precision import Precision, fastest_precision, step_precision
 from wildtta.step.report import Answer, StepReport
 from wildtta.step.silence import Silence
 from wildtta.step.state_file import fingerprint, read_state, write_state
+from wildtta.step.window import AnswerWindow
+
+SENDER_SHARE = 0.25
+"""Of the latest images that one sender's may be learned from, unless a guard says otherwise."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +80,7 @@ class Adapter(nn.Module):
         precision: Precision | Literal["auto"] = None,
         median: bool = False,
         compiled: bool = False,
+        guard: Guard | None = None,
     ) -> None:
         super().__init__()
         self.network = facts.module
@@ -83,6 +93,9 @@ class Adapter(nn.Module):
         self._silence = Silence()
         self._precision_open = precision == "auto"
         self._rank = facts.input_rank
+        self._window = AnswerWindow()
+        self._watch = None if guard is None else Watch(guard, self.network, names)
+        self._quotas = Quotas(SENDER_SHARE if guard is None else guard.sender_share)
         self._share()
         self._training_before = {name: module.training for name, module in self.network.named_modules()}
         self._grad_before = {name: parameter.requires_grad for name, parameter in self.network.named_parameters()}
@@ -156,18 +169,24 @@ class Adapter(nn.Module):
 
     # -- the call ------------------------------------------------------------------------------------------------------
 
-    def forward(self, images: Tensor) -> Any:
-        """Logits for ``images`` (without a graph), then one update. Same kind of object as the bare network returns."""
+    def forward(self, *arguments: Any, **named: Any) -> Any:
+        """Logits for a batch (without a graph), then one update; called like the bare network, it returns the same kind.
+
+        Usually ``adapter(images)``. Several arguments, or named ones (``adapter(input_ids=…, attention_mask=…)``), go to
+        the network as they are; every tensor as long as the batch is taken to hold its samples.
+        """
         with self._alone() as engine:
-            self._validate(images)
+            call = gathered(self.network, arguments, named)
+            self._validate(call)
             self._answering = True
             try:
-                with torch.inference_mode(False), torch.enable_grad():
-                    answer = self._answered(images.detach())
+                with torch.inference_mode(False), torch.enable_grad(), engine.calling(call) as images:
+                    answer = self._answered(images)
             finally:
                 self._answering = False
-            self._rank = images.dim()
+            self._rank = call.dim() if isinstance(call, Tensor) else self._rank
             answer.report.step = engine.calls
+            self._window.add(answer)
             self._last.set(answer.report)
             told = self._silence.take()
         for message in told:
@@ -177,15 +196,13 @@ class Adapter(nn.Module):
     def _answered(self, images: Tensor) -> Answer:
         engine = self._engine
         self._follow_stream(images.device)
-        if images.is_inference():
-            images = images.clone()
         if self._precision_open:
             engine.precision = fastest_precision(self._one_prediction, images)
             self._precision_open = False
         with step_precision(engine.precision, images.device):
             if is_paused(self):
                 return self._predict(images)
-            answer = self._learn(images)
+            answer = self._guarded(images)
             self._silence.after(engine, images, answer)
             return answer
 
@@ -204,6 +221,12 @@ class Adapter(nn.Module):
         answer = answer_apart(engine, images, found, self.method.predict, learning=False)
         engine.calls += 1
         return answer
+
+    def _guarded(self, images: Tensor) -> Answer:
+        """One step, as far as the guard and the senders' quotas let it."""
+        engine = self._engine
+        learn = functools.partial(self._quotas.answer, engine, learn=self._learn, predict=self._predict)
+        return learn(images) if self._watch is None else self._watch.answer(engine, images, learn, self._predict)
 
     def _learn(self, images: Tensor) -> Answer:
         """One step: by replaying a recorded one, else eagerly. A first batch that fails sets neither size nor shape."""
@@ -227,17 +250,30 @@ class Adapter(nn.Module):
             engine.calls += 1
         return answer
 
-    def _validate(self, images: Tensor) -> None:
+    def _validate(self, call: Tensor | Inputs) -> None:
+        facts, reference = self._facts, self._facts.reference
+        if self.method.needs_images and (isinstance(call, Inputs) or facts.takes_tokens):
+            raise TypeError(
+                f"{self.method.name} works on images themselves, and this network was called with "
+                f"{', '.join(call.tensors) if isinstance(call, Inputs) else 'tokens'}; give it one tensor of images, or "
+                "take a method that leaves its inputs alone, such as tent, sar, sar2 or steady"
+            )
+        if isinstance(call, Inputs):
+            for name, value in call.tensors.items():
+                self._check_place_and_type(value, f"the input {name}", reference)
+            if not len(call.sample_numbers):
+                raise ValueError("expected at least one sample, got an empty batch")
+            return
+        images = call
         if not isinstance(images, Tensor):
             raise TypeError(
                 f"expected a tensor of images [batch, channels, height, width], got {type(images).__name__}"
             )
-        if not images.is_floating_point():
+        if not images.is_floating_point() and not facts.takes_tokens:
             raise TypeError(
                 f"expected floating-point images, got {images.dtype}; convert and normalise them first, "
                 "for instance (images / 255 - mean) / std"
             )
-        facts, reference = self._facts, self._facts.head.weight
         if self._rank is not None and images.dim() != self._rank:
             raise ValueError(
                 f"expected a batch of rank {self._rank}, got shape {tuple(images.shape)}"
@@ -252,17 +288,19 @@ class Adapter(nn.Module):
             )
         if facts.input_width is not None and images.dim() == 2 and images.shape[1] != facts.input_width:
             raise ValueError(f"expected samples of {facts.input_width} values, got shape {tuple(images.shape)}")
-        if images.device != reference.device:
+        self._check_place_and_type(images, "the images", reference)
+
+    def _check_place_and_type(self, value: Tensor, name: str, reference: Tensor) -> None:
+        """On the network's device; floating-point numbers in its type, unless something casts them."""
+        if value.device != reference.device:
             raise ValueError(
-                f"the images are on {images.device}, the network on {reference.device}; "
+                f"{name} are on {value.device}, the network on {reference.device}; "
                 f"move them with images.to({str(reference.device)!r})"
             )
-        casts = (
-            torch.is_autocast_enabled(images.device.type) or self._engine.precision == "bf16" or self._precision_open
-        )
-        if not casts and images.dtype != reference.dtype:
+        casts = torch.is_autocast_enabled(value.device.type) or self._engine.precision == "bf16" or self._precision_open
+        if not casts and value.is_floating_point() and value.dtype != reference.dtype:
             raise TypeError(
-                f"the images are {images.dtype}, the network is {reference.dtype}; convert them with "
+                f"{name} are {value.dtype}, the network is {reference.dtype}; convert them with "
                 f"images.to({reference.dtype}), or use autocast"
             )
 
@@ -315,12 +353,46 @@ class Adapter(nn.Module):
         with pausing(self):
             yield self
 
+    @contextlib.contextmanager
+    def senders(self, ids: Sequence[Hashable]) -> Iterator[Adapter]:
+        """Who sent each image of the calls within: no sender is learned from beyond its share of the latest 1,024 images.
+
+        What is beyond it is answered and not learned from. ``wildtta.Guard(sender_share=...)`` sets the share.
+        """
+        with self._quotas.of(ids):
+            yield self
+
+    @property
+    def guard(self) -> Watch:
+        """The guard at work: its decisions, its evidence, its last look."""
+        if self._watch is None:
+            raise RuntimeError("this adapter has no guard; make it with wildtta.adapt(model, guard=wildtta.Guard())")
+        return self._watch
+
+    def labelled(self, images: Tensor, labels: Tensor) -> None:
+        """Tell the guard the labels of some images: both networks are scored on them, nothing is learned."""
+        with self._alone() as engine, torch.inference_mode(False):
+            self._validate(images)
+            if labels.shape != (len(images),) or labels.is_floating_point():
+                raise ValueError(
+                    f"expected one integer label for each of the {len(images)} images, got {labels.dtype} of shape "
+                    f"{tuple(labels.shape)}"
+                )
+            self.guard.labelled(engine, images.detach(), labels)
+
     def reset(self) -> None:
         """Back to the initial state: parameters, momentum, bank, averages, counters."""
         with self._alone() as engine, torch.inference_mode(False), engine.all_or_nothing():
             engine.reset()
             self._last = PerCaller()
             self._rank = self._facts.input_rank
+            self._forget_stream()
+
+    def _forget_stream(self) -> None:
+        """The state is another one: what was seen of the stream says nothing about it."""
+        self._window.clear()
+        if self._watch is not None:
+            self._watch.restart()
 
     def unload(self) -> nn.Module:
         """The untouched network back, bit for bit; the adapter cannot be used afterwards."""
@@ -425,6 +497,7 @@ class Adapter(nn.Module):
         engine.host_steps, engine.gate_open = facts["host_steps"], facts["gate_open"]
         engine.calls = max(engine.calls, facts["calls"])
         engine.doubtful = ()
+        self._forget_stream()
 
     def _source_fingerprint(self) -> str:
         """Of every weight and buffer from before adaptation; found when it is first needed."""
@@ -447,8 +520,8 @@ class Adapter(nn.Module):
         """``.to``, ``.cuda``, ``.double``…: the online state follows the network; float16 is refused before it happens."""
         with self._turn:
             if "_engine" in self.__dict__:
-                before = self._facts.head.weight.dtype
-                after = fn(torch.empty_like(self._facts.head.weight[:0])).dtype
+                before = self._facts.reference.dtype
+                after = fn(torch.empty_like(self._facts.reference[:0])).dtype
                 if after == torch.float16:
                     raise TypeError(_HALF_ADVICE.format("this would make the parameters float16"))
                 if after != before:
@@ -457,6 +530,8 @@ class Adapter(nn.Module):
             if "_engine" in self.__dict__:
                 with torch.inference_mode(False):
                     self._engine.moved()
+                    if self._watch is not None:
+                        self._watch.moved(fn)
                 self._graphs = self._new_graphs()
         return self
 
@@ -492,6 +567,15 @@ class Adapter(nn.Module):
     def _initialize_hook(self) -> None:
         """Where :func:`torch.compile` looks whether a module is a lazy one: the place to answer that it is an adapter."""
         raise RuntimeError(_COMPILE_ADVICE)
+
+    def __getattr__(self, name: str) -> Any:
+        """What the adapter lacks is the network's: ``config``, ``pretrained_cfg``, ``device`` …"""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name.startswith("_") or "network" not in self.__dict__.get("_modules", {}):
+                raise
+            return getattr(self.network, name)
 
     def __repr__(self) -> str:
         if "_engine" not in self.__dict__:

@@ -14,6 +14,9 @@ QUIET_S = 3.0
 """What is over within this time says nothing."""
 EVERY_S = 10.0
 """Time between two lines where there is no terminal."""
+TELLING_SHARE, TELLING_AT_ONCE = 0.02, 0.2
+"""Below this share of the work, what it took says little about the rest: no time left is told. The second is for a first sign
+of progress, which starting up has made late."""
 
 
 class Progress:
@@ -34,11 +37,19 @@ class Progress:
         self.total, self.done, self.found = total, done, done
         self._began = time.monotonic()
         self._speak_at = self._began + QUIET_S
+        self._first: tuple[float, float] | None = None
 
-    def update(self, done: float, current: str = "", line: str = "", style: str = "") -> None:
-        """So much is done; ``current`` tells what is being done, ``line`` what was finished: it stays."""
+    def update(
+        self, done: float, current: str = "", line: str = "", style: str = "", *, share: float | None = None
+    ) -> None:
+        """So much is done; ``current`` tells what is being done, ``line`` what was finished: it stays.
+
+        ``share`` is the part of all the work that is done, where what is counted differs in size.
+        """
         self.done, now = done, time.monotonic()
-        pace = self._pace(now)
+        if share is None and self.total is not None:
+            share = (done - self.found) / max(self.total - self.found, 1e-9)
+        pace = ", ".join(filter(None, (self._speed(now), self._left(now, share))))
         count = f"{self._what}: {int(done)}{'' if self.total is None else f' of {self.total:.0f}'}"
         text = ", ".join(filter(None, (count, pace, current)))
         if line or (self._bar is None and now >= self._speak_at):
@@ -50,15 +61,29 @@ class Progress:
                 self._bar.start()
             self._bar.update(self._bar.task_ids[0], completed=done, total=self.total, description=text)
 
-    def _pace(self, now: float) -> str:
-        """``3.1 cells/min, about 2 min left`` by the rate so far; empty before there is one."""
+    def _speed(self, now: float) -> str:
+        """``3.1 cells/min`` by what was done so far; empty before there is anything."""
         done, elapsed = self.done - self.found, now - self._began
-        if done <= 0 or elapsed <= 0:
+        if done <= 0 or elapsed <= 0 or not self._unit:
             return ""
         rate = done / elapsed
-        speed = f"{rate:.0f} {self._unit}/s" if rate >= 10 else f"{60 * rate:.1f} {self._unit}/min"
-        left = "" if self.total is None else f"about {_duration((self.total - self.done) / rate)} left"
-        return ", ".join(filter(None, (speed if self._unit else "", left)))
+        return f"{rate:.0f} {self._unit}/s" if rate >= 10 else f"{60 * rate:.1f} {self._unit}/min"
+
+    def _left(self, now: float, share: float | None) -> str:
+        """``about 2 min left``, once enough has been done to tell.
+
+        Reckoned from the first sign of progress, where there was a later one: what comes before (processes start, data are
+        opened) will not come again.
+        """
+        if share is None or share <= 0:
+            return ""
+        self._first = self._first or (now, share)
+        since, before, least = *self._first, TELLING_SHARE
+        if now <= since or share <= before:
+            since, before, least = self._began, 0.0, TELLING_AT_ONCE
+        if share < least or now <= since:
+            return ""
+        return f"about {_duration((1 - share) * (now - since) / (share - before))} left"
 
     def say(self, text: str, style: str = "") -> None:
         """A line that stays."""

@@ -48,7 +48,8 @@ def test_a_grid_killed_three_times_ends_as_if_it_had_not_been(images: Path, tmp_
     grid.write_text(GRID)
     cells = load_grid(grid)
     assert len(cells) == 16
-    command = ("bench", grid, "--journal", journal, "--data", images, "--device", "cpu", "--no-table")
+    alone = ("--device", "cpu", "--per-device", 1)
+    command = ("bench", grid, "--journal", journal, "--data", images, *alone, "--no-table")
     environment = {**os.environ, "WILDTTA_TEST_LOG": str(log)}
     chance = random.Random(time.time_ns())
     lines = 0

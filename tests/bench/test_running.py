@@ -245,7 +245,7 @@ def test_models_of_the_zoo_with_random_weights(name: str) -> None:
         ({"model": "timm:not_a_model"}, "timm has no model"),
         ({"model": "nothing"}, "unknown model 'nothing'"),
         ({"model": "no.such.module:f"}, "no module"),
-        ({"model": NETWORK + "x"}, "has no function 'networkx'"),
+        ({"model": NETWORK + "x"}, "has no 'networkx'; it has SmallNetwork"),
         ({"corruptions": ("rain",)}, "unknown corruption 'rain'"),
         ({"data": "imagenet-z"}, "unknown data 'imagenet-z'"),
         ({"scenario_options": {"ratio": 3}}, "scenario 'mild' has no option 'ratio'"),

@@ -156,7 +156,8 @@ def test_a_full_disk_stops_a_grid_with_one_line_and_it_goes_on_later(
     try:
         grid, journal = tmp_path / "grid.toml", disk / "j.jsonl"
         grid.write_text(GRID)
-        common = ("bench", grid, "--journal", journal, "--data", images, "--device", "cpu", "--no-table")
+        alone = ("--device", "cpu", "--per-device", 1)
+        common = ("bench", grid, "--journal", journal, "--data", images, *alone, "--no-table")
         code, _, errors = wildtta(*common)
         assert code == 2
         assert errors.strip().splitlines()[-1].startswith(f"wildtta: cannot write to the journal {journal}: No space")

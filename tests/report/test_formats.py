@@ -112,7 +112,7 @@ def test_a_grid_becomes_pivot_tables(tmp_path: Path) -> None:
     assert fog.best
     assert fog.collapsed
     assert not average.collapsed, "a mean over corruptions is not a run that collapsed"
-    assert not by_method["NoAdapt"].numbers[1].collapsed, "a network that is left alone cannot collapse"
+    assert not by_method["no adaptation"].numbers[1].collapsed, "a network that is left alone cannot collapse"
     assert [number.mean for number in mixed.rows[0].numbers] == [36.0, 30.0, 33.0]
     assert {c.label: n.mean for c, n in zip(quality.columns, quality.rows[0].numbers, strict=True)}[
         "forwards / image"

@@ -37,7 +37,7 @@ METHODS: list[dict[str, Any]] = [
     {"method": "eata", "options": SHARED},
     {"method": "none", "options": SHARED},
 ]
-ORDERED = ["NoAdapt", "Tent", "EATA", "SAR", "SAR²", "SAR²†", "SAR² (redundancy=off)", "β = 20", "β = 200"]
+ORDERED = ["no adaptation", "Tent", "EATA", "SAR", "SAR²", "SAR²†", "SAR² (redundancy=off)", "β = 20", "β = 200"]
 STREAMS: list[dict[str, Any]] = [
     {"scenario": "single", "batch_size": 1, "corruptions": ("fog",)},
     {"scenario": "mild", "severity": 3, "corruptions": ("fog",)},
@@ -160,7 +160,7 @@ def test_three_overviews_have_the_same_shape_and_the_right_numbers() -> None:
     for row in share.rows:
         for number in row.numbers:
             assert number.mean is not None
-            assert number.collapsed == (number.mean > 20 and row.labels[1] != "NoAdapt")
+            assert number.collapsed == (number.mean > 20 and row.labels[1] != "no adaptation")
     for table, pick in ((accuracy, max), (ece, min), (share, min)):
         for place in range(len(COLUMNS)):
             column = [row.numbers[place] for row in table.rows if row.labels[0] == "net 9"]

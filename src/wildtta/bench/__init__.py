@@ -4,7 +4,7 @@ from wildtta.bench.cell import MEASURES, MULTI_DOMAIN, Cell
 from wildtta.bench.errors import BenchError, JournalError
 from wildtta.bench.grid import load_grid, parse_grid
 from wildtta.bench.journal import Journal, Row, merge, read
-from wildtta.bench.launching import Outcome, launch
+from wildtta.bench.launching import Outcome, cells_at_a_time, launch
 from wildtta.bench.running import Conditions, measured_pace, run_cell
 from wildtta.streams import SCENARIOS
 
@@ -19,6 +19,7 @@ __all__ = [
     "JournalError",
     "Outcome",
     "Row",
+    "cells_at_a_time",
     "launch",
     "load_grid",
     "measured_pace",

@@ -21,6 +21,7 @@ from wildtta.bench.plain import each_value, infinite, integral, plain
 from wildtta.glyphs.parts import with_packaged_part
 from wildtta.methods.base import Method
 from wildtta.methods.registry import config_classes, get_method
+from wildtta.own_code import code_digest
 from wildtta.streams import SCENARIOS
 
 MULTI_DOMAIN: frozenset[str] = frozenset({"mixed", "continual", "continual_label_shift", "gradual"})
@@ -51,7 +52,8 @@ class Cell:
             ``path/to/file.py:function`` (:mod:`wildtta.bench.models`).
         model_options: keyword arguments of the model's constructor (``pretrained = false``: random weights).
         weights: a safetensors file with the model's weights, where the model doesn't bring them.
-        method: a name of :func:`wildtta.methods`.
+        method: a name of :func:`wildtta.methods`, or ``path/to/file.py:Class`` (``package.module:Class``); the code of such
+            a file is part of the identity.
         options: the method's options and those of :func:`wildtta.adapt`. On glyphs the packaged branch (TTT)
             and diffusion model (DDA) are filled in where none is given.
         regularise: before the stream, so many steps of R and I alone on random batches of the same corrupted
@@ -165,8 +167,10 @@ class Cell:
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
     def _resolved(self) -> dict[str, Any]:
+        place, _, _ = self.method.rpartition(":")
         try:
-            return self.config.identity(self.batch_size)
+            own = {"code": code_digest(place)} if place else {}
+            return {**self.config.identity(self.batch_size), **own}
         except BenchError:
             known = config_classes().get(self.method)
             if known is None or not set(self._own_options) <= {entry.name for entry in fields(known)}:
@@ -176,7 +180,7 @@ class Cell:
 
     @property
     def title(self) -> str:
-        return self.name or self.method
+        return self.name or self.method.rpartition(":")[2]
 
     @property
     def model_title(self) -> str:

@@ -34,8 +34,8 @@ Scenarios with one stream over several corruptions (mixed, continual, continual_
 whole list as one cell; the others give a cell for each corruption. ``match`` compares a cell's fields, and
 ``method`` and ``model`` also with the names of this file; a list means any of them. ``skip = true`` instead
 of ``set`` leaves matching cells out. The same cell in two grids is one cell. TOML has no null: write the text
-"null" where an option is to be None (``redundancy = "null"`` switches R off). Relative paths (of models,
-weights) are taken from the file's folder.
+"null" where an option is to be None (``redundancy = "null"`` switches R off). A method of your own is
+``my_method.py:Class``. Relative paths (of models, methods, weights) are taken from the file's folder.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _combinations(
             raise BenchError(f"{where} needs a list of {axis}")
     axes: list[list[Any]] = [
         [_model(entry, named["models"], folder, where) for entry in grid["models"]],
-        [_method(entry, named["methods"], where) for entry in grid["methods"]],
+        [_method(entry, named["methods"], folder, where) for entry in grid["methods"]],
         [_scenario(entry, where) for entry in grid["scenarios"]],
     ]
     for axis, (name, usual) in _NUMBERS.items():
@@ -150,13 +150,17 @@ def _combinations(
 def _model(entry: Any, named: Table, folder: Path, where: str) -> Table:
     values = _entry("model", entry, named, where)
     _only(values, {"model", "model_options", "weights", "title"}, f"a model of {where}")
-    place, _, function = str(values["model"]).rpartition(":")
-    if place.endswith(".py") and not Path(place).is_absolute():
-        values["model"] = f"{_beside(folder, place)}:{function}"
+    values["model"] = _own_code_beside(folder, values["model"])
     if values.get("weights") and not Path(values["weights"]).is_absolute():
         values["weights"] = _beside(folder, values["weights"])
     title = values.pop("title")
     return {**values, "model_name": title}
+
+
+def _own_code_beside(folder: Path, name: Any) -> Any:
+    """``file.py:name`` with the file taken from the grid's folder; any other name as it is."""
+    place, _, what = str(name).rpartition(":")
+    return f"{_beside(folder, place)}:{what}" if place.endswith(".py") and not Path(place).is_absolute() else name
 
 
 def _beside(folder: Path, relative: str) -> str:
@@ -164,9 +168,9 @@ def _beside(folder: Path, relative: str) -> str:
     return Path(os.path.normpath(folder / relative)).as_posix()
 
 
-def _method(entry: Any, named: Table, where: str) -> Table:
+def _method(entry: Any, named: Table, folder: Path, where: str) -> Table:
     values = _entry("method", entry, named, where)
-    title, method = values.pop("title"), values.pop("method")
+    title, method = values.pop("title"), _own_code_beside(folder, values.pop("method"))
     # Options may stand beside the method's name: { method = "sar", lr = 1e-3 }.
     return {"method": method, "options": {**values.pop("options", {}), **values}, "name": title}
 

@@ -111,6 +111,8 @@ def launch(
         else:
             workers, run = len(slots), partial(in_processes, slots, conditions)
         watching.begin(len(wanted), outcome.found, workers)
+        if ray is None and (hint := idle_cores_hint(len(missing), slots, threads)):
+            watching.notice(hint)
         stack.callback(watching.end)
         events = run(missing, watching.running, until=until)
         stack.callback(events.close)
@@ -185,6 +187,32 @@ def devices_named(device: str) -> list[str]:
     known = {"cpu", *gpus, *(["mps"] if torch.backends.mps.is_available() else [])}
     refuse_unknown(chosen or [device], sorted(known), "no device {} here")
     return chosen
+
+
+def cells_at_a_time(cells: Sequence[Cell], device: str, threads: int) -> int:
+    """How many cells run side by side on one device unless the user says: as many as cores allow on the CPU, else 1.
+
+    Their numbers don't depend on it: every worker has the same ``threads``.
+    """
+    if devices_named(device) != ["cpu"]:
+        return 1
+    return max(1, min(len({cell.key for cell in cells}), available_cores() // threads))
+
+
+def available_cores() -> int:
+    """The cores that this process may use (a container or a batch system may give it fewer than there are)."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def idle_cores_hint(missing: int, slots: Sequence[str], threads: int) -> str | None:
+    """What to do where one cell after the other leaves cores of the CPU idle; None where none do."""
+    idle = available_cores() - len(slots) * threads
+    if set(slots) != {"cpu"} or idle < 1 or missing == 0:
+        return None
+    return (
+        f"{len(slots) * threads} of {available_cores()} cores at work; --threads {available_cores() // len(slots)} uses all "
+        "(other sums, so the last digits may differ from runs with another number)"
+    )
 
 
 def sharing_hint(devices: Sequence[str], per_device: int, environment: Mapping[str, str] = os.environ) -> str | None:

@@ -17,12 +17,9 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import importlib.util
 import inspect
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -30,6 +27,7 @@ from torch import nn
 
 from wildtta.bench.cell import Cell
 from wildtta.bench.errors import BenchError, first_line, refuse_unknown
+from wildtta.own_code import own_object
 
 PINNED: dict[str, str] = {
     "resnet50_gn": "resnet50_gn.a1h_in1k",
@@ -55,8 +53,12 @@ def build_model(cell: Cell) -> nn.Module:
 def check_model(cell: Cell) -> None:
     """Raise :class:`BenchError` where the name cannot mean anything or a file isn't there; builds nothing."""
     _maker(cell.model)
-    if cell.weights is not None and not Path(cell.weights).is_file():
+    if cell.weights is None:
+        return
+    if not Path(cell.weights).is_file():
         raise BenchError(f"no weights file at {cell.weights}")
+    if advice := _advice(cell.weights):
+        raise BenchError(f"{cell.weights} is no safetensors file{advice}")
 
 
 def weights_digest(network: nn.Module) -> str:
@@ -137,9 +139,12 @@ def _from_library(library: str, name: str, create: Callable[[bool, dict[str, Any
 
 
 def _own(place: str, name: str) -> Maker:
-    function = getattr(_own_module(place), name, None)
+    try:
+        function = own_object(place, name)
+    except ValueError as error:
+        raise BenchError(f"model {place}:{name}: {error}; expected {_FORMS}") from error
     if not callable(function):
-        raise BenchError(f"{place} has no function {name!r}")
+        raise BenchError(f"{place} has no function {name!r}: it is a {type(function).__name__}")
     signature = inspect.signature(function)
 
     def make(options: dict[str, Any], weights: str | None) -> Any:
@@ -152,38 +157,6 @@ def _own(place: str, name: str) -> Maker:
         return _loaded(function(**given), None if takes_weights else weights)
 
     return make
-
-
-def _own_module(place: str) -> ModuleType:
-    if not place.endswith(".py"):
-        if not all(part.isidentifier() for part in place.split(".")):
-            raise BenchError(f"unknown kind of model {place!r}; expected {_FORMS}")
-        if "" not in sys.path and str(Path.cwd()) not in sys.path:
-            sys.path.insert(0, str(Path.cwd()))
-        try:
-            return importlib.import_module(place)
-        except ModuleNotFoundError as error:
-            raise BenchError(f"no module {error.name!r} for the model {place!r}; expected {_FORMS}") from error
-    path = Path(place).resolve()
-    if not path.is_file():
-        raise BenchError(f"no file {place}; a model of your own is path/to/file.py:function")
-    # One module per path, however often cells name it; a file's neighbours can be imported as when it is run.
-    title = f"wildtta_model_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
-    if title in sys.modules:
-        return sys.modules[title]
-    spec = importlib.util.spec_from_file_location(title, path)
-    assert spec is not None
-    assert spec.loader is not None
-    if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[title] = module
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[title]
-        raise BenchError(f"{place} failed while it was imported: {first_line(error)}") from error
-    return module
 
 
 def _loaded(network: nn.Module, weights: str | None) -> nn.Module:
@@ -208,6 +181,18 @@ def _loaded(network: nn.Module, weights: str | None) -> nn.Module:
             f"{told.unexpected_keys[:3] or 'nothing'} too many"
         )
     return network
+
+
+def _advice(weights: str) -> str:
+    """What to do with a file that torch.save wrote: it is a pickle, which is not read here because it may hold code."""
+    path = Path(weights)
+    with path.open("rb") as file:
+        if file.read(2) not in (b"PK", b"\x80\x02"):
+            return ""
+    return (
+        f". It was written by torch.save; convert it once: wildtta convert-weights {weights} "
+        f"{path.with_suffix('.safetensors')}"
+    )
 
 
 def _library(module: str) -> Any:

@@ -19,7 +19,7 @@ from wildtta.bench.cell import Cell
 from wildtta.bench.datasets import Images
 from wildtta.data import ImageSet, open_data
 from wildtta.glyphs import Glyphs
-from wildtta.methods.registry import config_classes
+from wildtta.methods.registry import method_class
 from wildtta.randomness import numpy_generator
 from wildtta.streams import Domain, Stream, balanced_subset
 from wildtta.streams.stream import given
@@ -38,7 +38,7 @@ class SourceBatches:
 
 def wanted_source_fields(cell: Cell) -> list[str]:
     """Names of the method's fields for source images that the cell leaves open."""
-    fields = dataclasses.fields(config_classes()[cell.method])
+    fields = dataclasses.fields(method_class(cell.method))
     return [entry.name for entry in fields if "SourceImages" in str(entry.type) and entry.name not in cell.options]
 
 

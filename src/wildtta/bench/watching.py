@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from wildtta.bench.cell import Cell, told_apart
 from wildtta.bench.errors import BenchError
 from wildtta.bench.journal import Row
+from wildtta.bench.workload import relative_cost
 from wildtta.progress import Progress
 
 
@@ -30,25 +31,36 @@ class Display:
         self.notice, self.end = self._progress.say, self._progress.end
         self._begun: dict[str, float] = {}
         self._finished = 0
+        self._costs = {cell.key: relative_cost(cell) for cell in cells}
+        self._spent = self._to_spend = 0.0
 
     def begin(self, total: int, done: int, workers: int) -> None:
         at_a_time = f", {workers} at a time" if workers > 1 else ""
         self.notice(f"{total} cells, {done} finished before, {total - done} to run{at_a_time}")
         self._progress.begin(total, done)
         self._finished = done
+        # Which cells were found is not told; the others cost their share of the whole.
+        self._to_spend = sum(self._costs.values()) * (1 - done / max(1, total))
+
+    def _share(self) -> float:
+        """The part of the work that is done, by what cells should cost."""
+        spent = self._spent + sum(self._costs[key] * share for key, share in self._begun.items())
+        return min(1.0, spent / max(self._to_spend, 1e-9))
 
     def running(self, cell: Cell, share: float) -> None:
         self._begun[cell.key] = share
-        self._progress.update(self._finished + sum(self._begun.values()), f"{self._lines[cell.key]}: {share:.0%}")
+        done = self._finished + sum(self._begun.values())
+        self._progress.update(done, f"{self._lines[cell.key]}: {share:.0%}", share=self._share())
 
     def finished(self, row: Row) -> None:
         self._begun.pop(row["key"], None)
         self._finished += 1
+        self._spent += self._costs[row["key"]]
         good, count = row["status"] == "ok", f"[{self._finished}/{self._progress.total:.0f}]"
         told = _result(row) if good else row["reason"]
         line = f"{count} {'' if good else 'FAILED '}{self._lines[row['key']]}: {told}"
         done = self._finished + sum(self._begun.values())
-        self._progress.update(done, line=line, style="" if good else "bold red")
+        self._progress.update(done, line=line, style="" if good else "bold red", share=self._share())
 
 
 def _result(row: Row) -> str:

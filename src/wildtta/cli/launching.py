@@ -31,8 +31,9 @@ class Launch:
     ] = None
     device: Device = "auto"
     per_device: Annotated[
-        int, typer.Option(min=1, help="Cells at a time on each device; small networks leave a GPU idle.")
-    ] = 1
+        int | None,
+        typer.Option(min=1, help="Cells at a time on each device. Default: 1 on a GPU; on the CPU one for each core."),
+    ] = None
     ray: Annotated[
         str | None, typer.Option(help="Run on a Ray cluster: auto, or its address.", metavar="auto|ADDRESS")
     ] = None
@@ -49,7 +50,11 @@ class Launch:
 
     def __call__(self, cells: Sequence[Cell], *, journal: Path | None, **changes: Any) -> Outcome:
         """:func:`wildtta.bench.launch` with these options; ``changes`` go before them."""
-        outcome = bench.launch(cells, journal=journal, **{**asdict(self), **changes})
+        chosen = {**asdict(self), **changes}
+        if chosen["per_device"] is None:
+            here = chosen["ray"] is None
+            chosen["per_device"] = bench.cells_at_a_time(cells, chosen["device"], chosen["threads"]) if here else 1
+        outcome = bench.launch(cells, journal=journal, **chosen)
         if outcome.left:
             typer.echo(f"time is up, {outcome.left} cells are left; run the same command again to go on", err=True)
         return outcome

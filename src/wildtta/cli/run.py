@@ -26,7 +26,7 @@ def run(
     model: Annotated[
         str, typer.Option(help="glyphs:NAME, timm:NAME, torchvision:NAME, package.module:function or file.py:function.")
     ] = "glyphs:resnet_gn",
-    method: Annotated[Names, typer.Option(help="A method (may be repeated; default steady).")] = None,
+    method: Annotated[Names, typer.Option(help="A method, or file.py:Class (may be repeated; default steady).")] = None,
     scenario: Annotated[str, typer.Option(help="mild, label_shift, single, mixed, continual ...")] = "mild",
     corruption: Annotated[
         Names, typer.Option(help="A corruption (may be repeated), all, or clean. [default: gaussian_noise]")

@@ -32,6 +32,11 @@ def restrict_classes(network: nn.Module, outputs: npt.NDArray[np.int64]) -> nn.M
     restricted = copy.deepcopy(network)
     inspected = inspect_network(restricted)
     head = inspected.head
+    if not isinstance(head, nn.Linear):
+        raise DataError(
+            f"only a linear head can be cut down to some classes, and {inspected.head_name!r} of "
+            f"{type(network).__name__} is a {type(head).__name__}"
+        )
     if int(outputs.max()) >= head.out_features:
         raise DataError(
             f"cannot take output {int(outputs.max())} of {type(network).__name__}: "

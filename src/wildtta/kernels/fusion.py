@@ -27,7 +27,7 @@ _READS_NO_VALUES = frozenset(
 )
 
 
-def find_fusions(network: nn.Module, head: nn.Linear, images: Tensor) -> Fusions:
+def find_fusions(network: nn.Module, head: nn.Module, images: Tensor) -> Fusions:
     """The fusions that leave the logits of noise as they are, bit for bit, with autocast as it is now."""
     kind = images.device.type
     autocast = torch.is_autocast_enabled(kind)
@@ -37,7 +37,9 @@ def find_fusions(network: nn.Module, head: nn.Linear, images: Tensor) -> Fusions
     noise = torch.randn(2, *images.shape[1:], generator=generator).to(images.device, images.dtype)
     try:
         # One algorithm for one convolution, so that the same numbers give the same bits.
-        repeatable = cudnn.flags(enabled=cudnn.enabled, benchmark=False, deterministic=True, allow_tf32=cudnn.allow_tf32)
+        repeatable = cudnn.flags(
+            enabled=cudnn.enabled, benchmark=False, deterministic=True, allow_tf32=cudnn.allow_tf32
+        )
         with torch.no_grad(), torch.random.fork_rng([images.device] if images.is_cuda else []), repeatable:
             watch = _Watch(network, head)
             expected = watch.logits(noise)
@@ -59,10 +61,10 @@ class _Watch(TorchFunctionMode):
     (The bits of the logits alone would not tell: what is done with a result may count for nothing while some weight is 0.)
     """
 
-    def __init__(self, network: nn.Module, head: nn.Linear) -> None:
+    def __init__(self, network: nn.Module, head: nn.Module) -> None:
         super().__init__()
         self._network = network
-        self._head = head
+        self._head_weight = getattr(head, "weight", None)
         self._followed: dict[int, tuple[Tensor, Tensor]] = {}
         """γ of a norm and a result, by the result's id; the results are kept, so that no id is given twice."""
         self._norms: dict[Tensor, list[Callable[..., Any]]] = defaultdict(list)
@@ -75,7 +77,9 @@ class _Watch(TorchFunctionMode):
         with contextlib.ExitStack() as stack:
             for module in self._network.modules():
                 stack.enter_context(module.register_forward_pre_hook(self._pass, with_kwargs=True))
-                stack.enter_context(module.register_forward_hook(lambda module, given, result: self._pass(module, result)))
+                stack.enter_context(
+                    module.register_forward_hook(lambda module, given, result: self._pass(module, result))
+                )
             with self:
                 result = self._network(images)
         for gamma in self._behind(result):
@@ -99,7 +103,7 @@ class _Watch(TorchFunctionMode):
         result = func(*args, **kwargs)
         given = [] if func in _READS_NO_VALUES else tree_leaves((args, kwargs))
         # The head's input is what the losses see as features, in float32.
-        linear = func is F.linear and given[1] is not self._head.weight
+        linear = func is F.linear and given[1] is not self._head_weight
         for place, value in enumerate(given):
             if id(value) in self._followed:
                 use = "relu" if func is F.relu else "linear" if linear and place == 0 else "other"

@@ -47,7 +47,7 @@ def _can_be_imported() -> bool:
 class FastPasses:
     """Passes through one network whose logits come from ``head``."""
 
-    def __init__(self, network: nn.Module, head: nn.Linear) -> None:
+    def __init__(self, network: nn.Module, head: nn.Module) -> None:
         self.kernels: bool | None = None
         """Whether our kernels run on CUDA: None where they pay, True wherever they can, False never."""
         self.layout = MapLayout(network)

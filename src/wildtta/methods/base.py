@@ -49,6 +49,8 @@ class Method:
     """Which parameters learn unless the caller says otherwise."""
     batch_statistics: ClassVar[BatchStatistics] = "batch"
     """Which statistics BatchNorm layers use."""
+    needs_images: ClassVar[bool] = False
+    """Whether it works on the inputs themselves (augments, keeps, denoises them): they must then be one tensor of images."""
     learning_rates: ClassVar[Rates] = {}
     """Learning rates by family; empty for a method that takes no steps."""
 
@@ -109,8 +111,8 @@ class Method:
         """
         return engine.batch_statistics
 
-    def why_silent(self, engine: Engine) -> str:
-        """Why nothing has been learned for long, and what to do: the end of a warning."""
+    def why_silent(self, engine: Engine) -> str | None:
+        """Why nothing has been learned for long, and what to do: the end of a warning. None: it rests as it should."""
         return (
             f"{int(engine.memory['skipped'])} batches so far could not be learned from (values that are not finite). Check "
             "that inputs are prepared as in training"

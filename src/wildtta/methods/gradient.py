@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 Recovery = float | ASR | Literal["asr"] | None
 """A threshold of SAR's recovery, a selective reset, or none."""
 
-
 @dataclass(frozen=True, kw_only=True)
 class GradientMethod(Method):
     """One gradient step per batch on a loss over the batch. Passes, optimizer, recovery and counting are the loop's."""
@@ -108,7 +107,9 @@ class GradientMethod(Method):
         """As for every method, times ``lr_scale``."""
         return self.lr_scale * super().learning_rate(family, batch_size)
 
-    def why_silent(self, engine: Engine) -> str:
+    def why_silent(self, engine: Engine) -> str | None:
+        if self.resting(engine):
+            return None
         if not self.selects:
             return super().why_silent(engine)
         reliable = self.options().get("reliable")

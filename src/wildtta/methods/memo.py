@@ -53,6 +53,7 @@ class MEMO(Method):
 
     name: ClassVar[str] = "memo"
     title: ClassVar[str] = "MEMO"
+    needs_images: ClassVar[bool] = True
     order: ClassVar[int] = 90
     paper: ClassVar[str] = "Zhang et al., NeurIPS 2022, https://arxiv.org/abs/2110.09506"
     updates: ClassVar[str] = "all parameters, anew for each image"

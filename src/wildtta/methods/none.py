@@ -12,11 +12,11 @@ from wildtta.network.parameters import Scope
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class NoAdapt(Method):
+class NoAdaptation(Method):
     """The bare network in evaluation mode, with the source's BatchNorm statistics: the row that others are compared with."""
 
     name: ClassVar[str] = "none"
-    title: ClassVar[str] = "NoAdapt"
+    title: ClassVar[str] = "no adaptation"
     order: ClassVar[int] = 0
     updates: ClassVar[str] = "nothing"
     passes: ClassVar[str] = "1 / 0"

@@ -17,6 +17,7 @@ from wildtta.methods.options import NOT_NEGATIVE, POSITIVE, Range, option
 from wildtta.methods.registry import register
 from wildtta.methods.sar2.bank import accumulation_dtype
 from wildtta.methods.source_images import SourceImages, source_batches
+from wildtta.network.head import head_weights
 from wildtta.step.loop import Loss, Selection
 from wildtta.step.report import Answer, Output
 
@@ -66,7 +67,9 @@ class ReCAP(ShapeSensitive):
     region_reliable: float | None = option(
         "τ_RE in units of ln C; None: 0.8 (convolutional), 1 (transformer)", None, within=POSITIVE
     )
-    margin: float | None = option("L₀ in units of ln C; None: 0.8 (convolutional), 1 (transformer)", None, within=POSITIVE)
+    margin: float | None = option(
+        "L₀ in units of ln C; None: 0.8 (convolutional), 1 (transformer)", None, within=POSITIVE
+    )
     largest_weight: float | None = option(
         "w; None: 3 (convolutional), 1.5 (transformer), 5 (batches of one)", None, within=POSITIVE
     )
@@ -139,7 +142,7 @@ class ReCAP(ShapeSensitive):
         sigma = engine.memory["sigma"]
         cached = engine.companions.get("region")
         if cached is None or cached[0] is not sigma or cached[1] != sigma._version:
-            cached = (sigma, sigma._version, Region.of_head(engine.network.head.weight, sigma, self.tau))
+            cached = (sigma, sigma._version, Region.of_head(head_weights(engine.network.head)[0], sigma, self.tau))
             engine.companions["region"] = cached
         region: Region = cached[2]
         return region

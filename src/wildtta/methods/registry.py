@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import importlib
 import pkgutil
-from collections.abc import Iterable
 from functools import cache
 from typing import Any, TypeVar
 
 from wildtta.methods.base import Method
+from wildtta.methods.hints import method_hint, option_hint
+from wildtta.own_code import own_object
 
 _REGISTRY: dict[str, type[Method]] = {}
 M = TypeVar("M", bound=type[Method])
@@ -44,19 +44,31 @@ def methods() -> list[str]:
     return list(config_classes())
 
 
-def nearest(word: str, choices: Iterable[str]) -> str:
-    """`` Did you mean 'x'?`` where something is near, else nothing."""
-    near = difflib.get_close_matches(word.lower(), list(choices), n=1, cutoff=0.5)
-    return f" Did you mean {near[0]!r}?" if near else ""
+def method_class(method: str) -> type[Method]:
+    """The config class of a method: a registered name, or ``path/to/file.py:Class`` (``package.module:Class``)."""
+    known = config_classes()
+    if method in known:
+        return known[method]
+    place, _, name = method.rpartition(":")
+    if not place:
+        hint = method_hint(method, known)
+        own = "; a method of your own is path/to/file.py:Class"
+        raise ValueError(f"unknown method {method!r}.{hint} Methods: {', '.join(known)}{own}")
+    cls = own_object(place, name)
+    if not (isinstance(cls, type) and issubclass(cls, Method)):
+        raise ValueError(
+            f"{method} is no method: expected a class that extends wildtta.Method, such as wildtta.Tent, "
+            f"got {cls.__name__ if isinstance(cls, type) else type(cls).__name__}"
+        )
+    if not dataclasses.is_dataclass(cls) or "__dataclass_params__" not in vars(cls):
+        raise ValueError(f"{method} must be a dataclass of its own: put @dataclass(frozen=True, kw_only=True) above it")
+    return cls
 
 
 def get_method(method: str | Method, **options: Any) -> Method:
     """A config from a name (or a config) and options; what is unknown is answered with what is known."""
     if isinstance(method, str):
-        known = config_classes()
-        if method not in known:
-            raise ValueError(f"unknown method {method!r}.{nearest(method, known)} Methods: {', '.join(known)}")
-        cls = known[method]
+        cls = method_class(method)
     elif isinstance(method, Method):
         cls = type(method)
     else:
@@ -65,6 +77,7 @@ def get_method(method: str | Method, **options: Any) -> Method:
     unknown = [name for name in options if name not in fields]
     if unknown:
         raise TypeError(
-            f"{cls.name} has no option {unknown[0]!r}.{nearest(unknown[0], fields)} Options: {', '.join(fields) or 'none'}"
+            f"{cls.name} has no option {unknown[0]!r}.{option_hint(unknown[0], fields)} "
+            f"Options: {', '.join(fields) or 'none'}"
         )
     return cls(**options) if isinstance(method, str) else dataclasses.replace(method, **options)

@@ -43,6 +43,7 @@ class ROID(GradientMethod):
 
     name: ClassVar[str] = "roid"
     title: ClassVar[str] = "ROID"
+    needs_images: ClassVar[bool] = True
     paper: ClassVar[str] = "Marsden et al., WACV 2024, https://arxiv.org/abs/2306.00650"
     order: ClassVar[int] = 70
     passes: ClassVar[str] = "1 + s / 2s (s: share of diverse samples)"

@@ -47,6 +47,7 @@ class RoTTA(Method):
 
     name: ClassVar[str] = "rotta"
     title: ClassVar[str] = "RoTTA"
+    needs_images: ClassVar[bool] = True
     order: ClassVar[int] = 150
     paper: ClassVar[str] = "Yuan et al., CVPR 2023, https://arxiv.org/abs/2303.13899"
     updates: ClassVar[str] = "affine parameters of all norms, BatchNorm statistics; a teacher of both"
@@ -84,7 +85,7 @@ class RoTTA(Method):
             "teacher": engine.source.clone(),
             **_OPTIMIZER.first_state(engine.source),
             **self._kept(engine).empty(),
-            "kept_images": torch.zeros(shape, dtype=engine.network.head.weight.dtype, device=engine.device),
+            "kept_images": torch.zeros(shape, dtype=engine.network.reference.dtype, device=engine.device),
             **no_draws_yet(),
         }
         if engine.norms:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from wildtta.methods.base import BatchStatistics, Method, answer_with
@@ -51,7 +51,13 @@ class T3A(Method):
 
     @torch.no_grad()
     def declare(self, engine: Engine) -> dict[str, Tensor]:
-        rows = engine.network.head.weight.detach().to(engine.dtype)
+        head = engine.network.head
+        if not isinstance(head, nn.Linear):
+            raise ValueError(
+                f"t3a starts from the rows of a linear head, and this one is a {type(head).__name__}; choose another "
+                "method (lame, neo)"
+            )
+        rows = head.weight.detach().to(engine.dtype)
         empty = rows.new_zeros(engine.network.classes, self.supports, rows.shape[1])
         unsure = torch.full(empty.shape[:2], torch.nan, dtype=rows.dtype, device=rows.device)
         kept, entropies = most_certain(empty, unsure, rows, engine.head_logits(rows))

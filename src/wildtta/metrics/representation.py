@@ -23,13 +23,15 @@ from wildtta.methods.sar2.redundancy import (
     redundancy,
     redundancy_from_moments,
 )
-from wildtta.network.features import FeatureTap
+from wildtta.network.features import FeatureTap, features_of
+from wildtta.network.head import head_weights
+from wildtta.network.output import logits_of
 
 SPARSITY_LEVELS: tuple[float, ...] = (0.1, 0.01, 0.001)
 """Below which mean magnitude a feature dimension counts as near zero (the paper's table M)."""
 
 
-def batch_redundancy_and_inequity(rows: Tensor, head: nn.Linear) -> dict[str, Tensor]:
+def batch_redundancy_and_inequity(rows: Tensor, head: nn.Module) -> dict[str, Tensor]:
     """R in both normalisations and I of one batch of features ``[B, D]``, as 0-dim tensors."""
     with torch.no_grad():
         wide = rows if rows.dtype == torch.float64 else rows.float()
@@ -43,11 +45,11 @@ def batch_redundancy_and_inequity(rows: Tensor, head: nn.Linear) -> dict[str, Te
 def features(forward: Callable[[Tensor], Any], head: nn.Module, images: Tensor) -> Tensor:
     """``[batch, D]`` features of ``images``: what enters ``head`` in a pass without gradient."""
     with torch.no_grad(), contextlib.closing(FeatureTap(head)) as tap:
-        forward(images)
-    taken = tap.take()
-    if taken is None:
+        logits = logits_of(forward(images))
+    passes = tap.take()
+    if not passes:
         raise RuntimeError("the head was not called in a forward pass, so the features could not be read")
-    return taken
+    return features_of(head, passes, logits)
 
 
 def tsne(points: Tensor, *, seed: int = 0, perplexity: float = 30.0) -> npt.NDArray[Any]:
@@ -103,7 +105,7 @@ class FeatureStatistics:
         magnitude = self._sum("absolute") / self._count
         return {str(level): 100 * float((magnitude < level).double().mean()) for level in SPARSITY_LEVELS}
 
-    def health(self, head: nn.Linear) -> dict[str, Any]:
+    def health(self, head: nn.Module) -> dict[str, Any]:
         """R in both normalisations, I, and the class of the mean feature (table L, figure D)."""
         mean = (self._sum("total") / self._count)[None]
         logits = nn.functional.linear(mean, *_weights(head, mean))
@@ -126,6 +128,7 @@ class FeatureStatistics:
         return self._sums[name]
 
 
-def _weights(head: nn.Linear, like: Tensor) -> tuple[Tensor, Tensor | None]:
+def _weights(head: nn.Module, like: Tensor) -> tuple[Tensor, Tensor | None]:
     """Weight and bias of the head in the precision and on the device of ``like``."""
-    return head.weight.detach().to(like), None if head.bias is None else head.bias.detach().to(like)
+    weight, bias = head_weights(head)
+    return weight.detach().to(like), None if bias is None else bias.detach().to(like)

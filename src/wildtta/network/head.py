@@ -1,44 +1,94 @@
-"""The one rule for the head: the linear layer that makes the logits. What enters it are the features."""
+"""The one rule for the head: the layer that makes the logits of features. What enters it are the features."""
 
 from __future__ import annotations
 
-from torch import nn
+from typing import Any
 
-from wildtta.network.probe import Execution
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from wildtta.network.probe import Convolution, Execution, makes_vectors
 
 
-def find_head(network: nn.Module, head: str | nn.Module, seen: Execution | None) -> tuple[str, nn.Linear]:
-    """The layer that the caller names; with ``"auto"`` the last linear layer whose result the logits are."""
-    linears = {name: module for name, module in network.named_modules() if isinstance(module, nn.Linear)}
+def find_head(network: nn.Module, head: str | nn.Module, seen: Execution | None) -> tuple[str, nn.Module]:
+    """The layer that the caller names; with ``"auto"`` the last one whose result the logits are.
+
+    A head is a linear layer, a 1×1 convolution, or a module with a matrix of its own (a cosine classifier). A caller may
+    name any module that makes logits [batch, classes] of features [batch, width].
+    """
+    modules = {name: module for name, module in network.named_modules() if name}
+    layers = {name: module for name, module in modules.items() if makes_vectors(module)}
     if head != "auto":
-        for name, module in linears.items():
+        for name, module in modules.items():
             if head in (name, module):
                 return name, module
-        known = f"linear layers: {_listing(linears)}"
+        known = f"layers that may be one: {_listing(layers)}"
         if isinstance(head, nn.Module):
-            raise ValueError(f"head= must be a linear layer of this network, got {type(head).__name__}; {known}")
-        raise ValueError(f"head={head!r} is no linear layer of this network; {known}")
-    if not linears:
-        raise ValueError(
-            f"{type(network).__name__} has no linear layer, so no head was found: features and logits are read at the "
-            "last nn.Linear. Give the network a linear classifier, or name it with head="
-        )
+            raise ValueError(f"head= got a {type(head).__name__} that is no layer of this network; {known}")
+        raise ValueError(f"head={head!r} is no layer of this network; {known}")
+    linears = {name: module for name, module in layers.items() if isinstance(module, nn.Linear)}
     if seen is None or seen.logits is None:
-        return next(reversed(linears.items()))
+        if linears:
+            return next(reversed(linears.items()))
+        raise ValueError(_none_found(network, layers))
     logits = seen.logits
-    outputs = [(name, out) for name, out in seen.linear_outputs.items() if out.shape[-1] == logits.shape[-1]]
-    for name, out in reversed(outputs):
-        if out.data_ptr() == logits.data_ptr():
-            return name, linears[name]
-    for name, _ in reversed(outputs):
-        if seen.linear_inputs[name].dim() == 2:
-            return name, linears[name]
-    raise ValueError(
-        f"no linear layer of {type(network).__name__} makes its {logits.shape[-1]} logits; "
-        f"name the classifier with head=, one of: {_listing(linears)}"
+    made = [(name, layers[name], before, after) for name, (before, after) in seen.vectors.items() if name in layers]
+    made = [entry for entry in made if classes_in(entry[1], entry[3]) == logits.shape[-1]]
+    for name, layer, _, after in made:  # the innermost comes first: it ends before the modules around it
+        if after.data_ptr() == logits.data_ptr():
+            return name, layer
+    # Scaled, cast or pooled logits: the last layer that has as many outputs, linear ones first.
+    linear_first = sorted(made, key=lambda entry: isinstance(entry[1], nn.Linear))
+    for name, layer, before, _ in reversed(linear_first):
+        if before.dim() == 2:
+            return name, layer
+    if linear_first:
+        return linear_first[-1][:2]
+    raise ValueError(_none_found(network, layers, logits.shape[-1]))
+
+
+def classes_in(head: nn.Module, made: Tensor) -> int:
+    """The number of classes in what ``head`` gave."""
+    return made.shape[1 if isinstance(head, Convolution) and made.dim() > 2 else -1]
+
+
+def head_logits(head: nn.Module, features: Tensor) -> Tensor:
+    """h(z) of features [B, D] in their type: the matrix product of a linear head, else the module itself."""
+    if isinstance(head, nn.Linear | Convolution):
+        weight, bias = head_weights(head)
+        return F.linear(features, weight.to(features.dtype), None if bias is None else bias.to(features.dtype))
+    logits: Tensor = head(features)
+    return logits.to(features.dtype)
+
+
+def head_weights(head: nn.Module) -> tuple[Tensor, Tensor | None]:
+    """W [C, D] and b of a linear head; an error for one that is not linear."""
+    if not isinstance(head, nn.Linear | Convolution):
+        raise ValueError(
+            f"this needs a linear head (logits = W z + b), and {type(head).__name__} is not one; "
+            "take another method, or normalise the features before a linear layer (wildtta.zero_shot does)"
+        )
+    return head.weight.flatten(1), head.bias
+
+
+def _none_found(network: nn.Module, layers: dict[str, nn.Module], classes: int | None = None) -> str:
+    what = "its logits" if classes is None else f"its {classes} logits"
+    return (
+        f"no layer of {type(network).__name__} makes {what}, so no head was found: features are read at the last linear "
+        "layer (or 1×1 convolution, or module with a matrix). Name the classifier with head=, one of: "
+        f"{_listing(layers)}. Where logits are a plain product with a matrix (CLIP), build the classifier with "
+        "wildtta.zero_shot(encoder, embeddings)"
     )
 
 
-def _listing(names: dict[str, nn.Linear]) -> str:
-    shown = [f"{name} ({layer.in_features} to {layer.out_features})" for name, layer in names.items()]
+def _listing(layers: dict[str, Any]) -> str:
+    shown = [f"{name} ({_widths(layer)})" for name, layer in layers.items()]
     return ", ".join(shown[-8:]) or "none"
+
+
+def _widths(layer: Any) -> str:
+    if isinstance(layer, nn.Linear):
+        return f"{layer.in_features} to {layer.out_features}"
+    if isinstance(layer, Convolution):
+        return f"{layer.in_channels} to {layer.out_channels}"
+    return type(layer).__name__

@@ -10,6 +10,10 @@ from typing import Any
 from torch import Tensor
 
 
+class NoLogits(TypeError):
+    """A network returned something in which no logits were found."""
+
+
 def logits_of(output: Any) -> Tensor:
     """The logits in what a network returned: the tensor itself, ``output.logits``, or ``output["logits"]``."""
     if isinstance(output, Tensor):
@@ -19,9 +23,11 @@ def logits_of(output: Any) -> Tensor:
         logits = output.get("logits")
     if isinstance(logits, Tensor):
         return logits
-    raise TypeError(
-        f"the network returned {type(output).__name__}; expected a tensor of logits [batch, classes] or an object with "
-        "a .logits tensor. Wrap the network in a module that returns its logits"
+    kind = type(output).__name__
+    similar = " For CLIP, build a classifier with wildtta.zero_shot(encoder, embeddings)."
+    raise NoLogits(
+        f"the network returned {kind}; expected a tensor of logits [batch, classes] or an object with a .logits tensor. "
+        f"Wrap the network in a module that returns its logits.{similar if hasattr(output, 'logits_per_image') else ''}"
     )
 
 

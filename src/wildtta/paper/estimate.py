@@ -2,43 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
-from wildtta.bench import MULTI_DOMAIN, Cell, Row
-from wildtta.methods.registry import config_classes
-from wildtta.paper.settings import CLASSES
-
-#: The share of samples that a method selects. In the paper's cost table: SAR 0.25, SAR²† 0.46, EATA 0.52.
-_SELECTED = 0.4
-
-IMAGES = {"glyphs": 4000, "imagenet-c": 50_000, "imagenet": 50_000, "imagenet-r": 30_000, "folder": 50_000}
-
-
-def images_in(cell: Cell) -> int:
-    """Length of the cell's stream, from its scenario and the data set's usual size."""
-    if "label_shift" in cell.scenario:
-        length = int(cell.scenario_options.get("draws", 100)) * CLASSES.get(cell.data, 1000)
-    else:
-        length = IMAGES.get(cell.data, 50_000)
-    length *= max(1, len(cell.corruptions)) if cell.scenario in MULTI_DOMAIN else 1
-    return length if cell.limit is None else min(length, cell.limit)
-
-
-@lru_cache(maxsize=64)
-def passes(method: str) -> tuple[float, float]:
-    """Forward and backward samples per image, as the method states them (``1 + s / 2s``: s is a share)."""
-    known = config_classes().get(method)
-    words = re.sub(r"\(.*?\)|,.*", "", known.passes if known is not None else "2 / 1")
-    forward, _, backward = words.partition("/")
-    return _added(forward), _added(backward)
-
-
-def _added(words: str) -> float:
-    terms = re.findall(r"([\d.]*)([a-z]?)", words)
-    return sum(float(number or 1) * (_SELECTED if share else 1) for number, share in terms if number or share)
+from wildtta.bench import Cell, Row
+from wildtta.bench.workload import images_in, passes
 
 
 @dataclass(frozen=True, kw_only=True)

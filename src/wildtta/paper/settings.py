@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from wildtta.bench import SCENARIOS, Cell
 from wildtta.bench.source_data import wanted_source_fields
+from wildtta.bench.workload import CLASSES
 from wildtta.corruptions import constants
 from wildtta.glyphs.parts import with_packaged_part
 from wildtta.methods.registry import config_classes
@@ -34,8 +35,6 @@ IMAGENET_NETWORKS: dict[str, str] = {
 #: The embedded networks: small ones that play the part of the paper's.
 GLYPH_NETWORKS: dict[str, str] = {BN: "glyphs:resnet_bn", GN: "glyphs:resnet_gn", VIT: "glyphs:vit"}
 
-#: Classes of a data set; 1000 where it is not here.
-CLASSES = {"glyphs": 200, "imagenet-r": 200}
 #: Dozens of passes per image: on scaled-down streams they get a few images only.
 SLOW = frozenset({"memo", "ttt", "dda"})
 #: Of these, the ones that start every image from the source: the order of a stream changes nothing, one seed is enough.
@@ -77,7 +76,7 @@ _ROUGH = {"surface": {"steps": 5, "images": 8}, "scatter": {"images": 8}, "tsne"
 FULL = Scale(name="full", measures={"surface": {"steps": 21}})
 #: Glyphs are unlimited; this is what shows the effects.
 GLYPHS = dataclasses.replace(
-    FULL, draws=20, limits={"mild": 4000, "single": 1000, "mixed": 15000}, slow_limit=200, slow_draws=1,
+    FULL, draws=20, limits={"mild": 4000, "single": 1000, "mixed": 15000}, slow_limit=320, slow_draws=1,
     ratios=(1, 10, 100, 1000, 500000), large_batches=(32, 64, 128, 256, 512),
 )  # fmt: skip
 QUICK = Scale(
@@ -161,7 +160,7 @@ class Setting:
             names = ", ".join(f"{network.model} for {name}" for name, network in self.networks.items())
             random = "" if self._pinned else ", not the trained weights"
             few = self.scale.slow_limit
-            slow = f"; MEMO, TTT and DDA on {few} images of a stream" if few else ""
+            slow = f"; MEMO, TTT and DDA on at most {few} images of a corruption" if few else ""
             return f"glyphs, 200 classes, small networks ({names}){random}{size}{slow}"
         data = {"imagenet-c": "ImageNet-C", "folder": "own folder, corrupted on the fly"}[self.where]
         weights = "" if self._pinned else ", not the paper's weights"

@@ -25,9 +25,9 @@ SCENARIOS = {
 
 
 def method_name(method: str, options: Mapping[str, Any] | None = None) -> str:
-    """``SAR²``, or ``SAR² (inequity=off)`` with options; a method that is not registered keeps its name."""
+    """``SAR²``, or ``SAR² (inequity=off)`` with options; a method that is not registered keeps its (class) name."""
     known = config_classes().get(method)
-    name = known.title if known is not None else method
+    name = known.title if known is not None else method.rpartition(":")[2]
     if not options:
         return name
     told = ", ".join(f"{key}={option_text(value)}" for key, value in sorted(options.items()))

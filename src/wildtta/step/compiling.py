@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from wildtta.network.features import FeatureTap
+from wildtta.network.features import FeatureTap, HeadPasses
 
 
 class _Tapped(nn.Module):
@@ -16,8 +16,8 @@ class _Tapped(nn.Module):
         self.network = network
         self.tap = tap
 
-    def forward(self, images: Tensor) -> tuple[Any, Tensor | None]:
-        return self.network(images), self.tap.take()
+    def forward(self, *arguments: Any, **named: Any) -> tuple[Any, HeadPasses]:
+        return self.network(*arguments, **named), self.tap.take()
 
 
 class CompiledNetwork:
@@ -27,12 +27,12 @@ class CompiledNetwork:
     until :meth:`remove`.
     """
 
-    def __init__(self, network: nn.Module, head: nn.Linear) -> None:
+    def __init__(self, network: nn.Module, head: nn.Module) -> None:
         self._tap = FeatureTap(head)
         self._compiled = torch.compile(_Tapped(network, self._tap), dynamic=False)
 
-    def __call__(self, images: Tensor) -> tuple[Any, Tensor | None]:
-        result: tuple[Any, Tensor | None] = self._compiled(images)
+    def __call__(self, *arguments: Any, **named: Any) -> tuple[Any, HeadPasses]:
+        result: tuple[Any, HeadPasses] = self._compiled(*arguments, **named)
         return result
 
     def remove(self) -> None:

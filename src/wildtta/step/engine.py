@@ -9,12 +9,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from wildtta.kernels import FastPasses
 from wildtta.network import Network
-from wildtta.network.features import FeatureTap
-from wildtta.network.levels import no_levels_yet
+from wildtta.network.features import FeatureTap, HeadPasses, features_of
+from wildtta.network.inputs import Inputs, blanked, levels_of
+from wildtta.network.levels import levels, no_levels_yet
 from wildtta.network.norms import BatchStatistics
 from wildtta.network.output import logits_of
 from wildtta.network.stages import run_to
@@ -70,6 +71,9 @@ class Engine:
         """BatchNorm layers that keep running statistics."""
         self.image_shape: tuple[int, ...] | None = None
         """Shape of one image, once a batch has shown it: for state that holds images."""
+        self.inputs: Inputs | None = None
+        """The arguments of the present call where they are several: a batch then holds the numbers of its samples."""
+        self._input_levels: Tensor | None = None
         self.companions: dict[str, Any] = {}
         """Frozen helpers of the method (a diffusion model, a branch's structure): no part of the state."""
         self.doubtful: tuple[tuple[Tensor, int], ...] = ()
@@ -93,12 +97,12 @@ class Engine:
 
     @property
     def device(self) -> torch.device:
-        return self.network.head.weight.device
+        return self.network.reference.device
 
     @property
     def dtype(self) -> torch.dtype:
         """The type in which losses are computed: the head's, but at least float32."""
-        return torch.promote_types(self.network.head.weight.dtype, torch.float32)
+        return torch.promote_types(self.network.reference.dtype, torch.float32)
 
     @property
     def lr(self) -> float:
@@ -111,6 +115,13 @@ class Engine:
         if self.source is None:
             raise TypeError(f"{self.method.name} learns nothing, so there are no source weights to measure")
         return float(self.source.cpu().double().norm())
+
+    def distance(self) -> Tensor:
+        """‖θ − θ₀‖ / ‖θ₀‖, NaN where nothing learns."""
+        if self.source is None:
+            return torch.full((), torch.nan)
+        share: Tensor = (self.learnables.vector() - self.source).norm() / self.source.norm().clamp(min=1e-12)
+        return share
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
@@ -267,22 +278,54 @@ class Engine:
 
     # -- passes --------------------------------------------------------------------------------------------------------
 
+    @contextlib.contextmanager
+    def calling(self, call: Tensor | Inputs) -> Iterator[Tensor]:
+        """The batch of a call, without a graph, as the passes within take it.
+
+        Of several arguments, those of a sample that is not finite are passed as zeros; its level still tells.
+        """
+        if isinstance(call, Tensor):
+            yield _ordinary(call)
+            return
+        ordinary = call.mapped(_ordinary)
+        self._input_levels = levels_of(ordinary)
+        self.inputs = blanked(ordinary, torch.isfinite(self._input_levels))
+        try:
+            yield self.inputs.sample_numbers
+        finally:
+            self.inputs = self._input_levels = None
+
+    def levels(self, images: Tensor) -> Tensor:
+        """How large each sample of a batch is, [B] (:mod:`wildtta.network.levels`)."""
+        return levels(images) if self._input_levels is None else self._input_levels[images]
+
+    def finite_images(self, images: Tensor, finite: Tensor) -> Tensor:
+        """The batch with zeros for the samples that are not ``finite``."""
+        if self.inputs is not None:
+            return images
+        return images.masked_fill(~finite.view([-1, *[1] * (images.dim() - 1)]), 0.0)
+
     def forward(self, images: Tensor, *, grad: bool) -> Output:
         """One pass: logits and features in at least float32, with a graph where ``grad``."""
         by_median = self.normalised_by(_as_they_are if self.median and not self._ruled else None)
         with torch.set_grad_enabled(grad), pass_precision(self.precision, images.device), by_median:
-            raw, features = self._run(images) if self.compiled is None else self.compiled(images)
+            raw, passes = self._run(images)
         logits = logits_of(raw)
-        features = logits if features is None else features
-        if features.dim() != 2 or logits.dim() != 2:
+        if logits.dim() != 2 or len(logits) != len(images):
             raise ValueError(
-                f"expected logits [batch, classes] and features [batch, width] at the head {self.network.head_name!r}, "
-                f"got {tuple(logits.shape)} and {tuple(features.shape)}; name the classifier's last linear layer with head="
+                f"expected logits [batch, classes] for {len(images)} samples, got {tuple(logits.shape)}: one answer per "
+                "sample is needed (no dense prediction, detection or generation)"
             )
+        features = features_of(self.network.head, passes, logits)
         return Output(images, logits.to(self.dtype), features.to(self.dtype), raw)
 
-    def _run(self, images: Tensor) -> tuple[Any, Tensor | None]:
-        """The network's result and what entered its head."""
+    def _run(self, images: Tensor) -> tuple[Any, HeadPasses]:
+        """The network's result and what entered and left its head."""
+        if self.compiled is not None:
+            return self.compiled(images) if self.inputs is None else self.inputs.run(self.compiled, images)
+        if self.inputs is not None:
+            with contextlib.closing(FeatureTap(self.network.head)) as tap:
+                return self.inputs.run(self.network.module, images), tap.take()
         fast = self.fast.applied(images, recording=self.fixed_shapes)
         with fast, contextlib.closing(FeatureTap(self.network.head)) as tap:
             return self.fast.run(images), tap.take()
@@ -294,10 +337,8 @@ class Engine:
             return run_to(self.network.module, stage, images)
 
     def head_logits(self, features: Tensor) -> Tensor:
-        """h(z): the linear head alone, in the losses' type."""
-        head = self.network.head
-        bias = None if head.bias is None else head.bias.to(features.dtype)
-        return nn.functional.linear(features, head.weight.to(features.dtype), bias)
+        """h(z): the head alone, in the losses' type."""
+        return self.network.logits(features)
 
     @contextlib.contextmanager
     def at(self, values: Tensor, back_to: Tensor) -> Iterator[None]:
@@ -329,3 +370,9 @@ COUNTERS = (
     "computed_forwards",
     "computed_backwards",
 )
+
+
+def _ordinary(value: Tensor) -> Tensor:
+    """Without a graph, and not of inference mode: such a tensor could not be saved for a backward pass."""
+    value = value.detach()
+    return value.clone() if value.is_inference() else value

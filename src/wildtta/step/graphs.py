@@ -77,7 +77,7 @@ class GraphRunner:
             backends.cuda.matmul.allow_tf32,
             backends.cudnn.allow_tf32,
             engine.learnables.parameters[0].data_ptr(),
-            engine.network.head.weight.data_ptr(),
+            engine.network.reference.data_ptr(),
         )
 
     def ready_for(self, images: Tensor) -> bool:
@@ -85,6 +85,8 @@ class GraphRunner:
         method = self.method
         if self._failed or images.device.type != "cuda" or not method.recordable(self.engine):
             return False
+        if self.engine.inputs is not None:
+            return False  # a recording reads its images from one place, and these arguments lie elsewhere each time
         if method.episodic or method.steps > 1 or method.selective_reset is not None:
             return False
         key = self._key(images)
@@ -216,6 +218,6 @@ def _own(answer: Answer) -> Answer:
     }
     twin = dataclasses.replace(report, **changes)
     if report._features is not None:
-        _, weight, bias = report._features()
-        twin._features = lambda: (features, weight, bias)
+        _, network = report._features()
+        twin._features = lambda: (features, network)
     return Answer(kept, twin)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from wildtta.methods.losses import entropy
-from wildtta.network.levels import absurd, levels, with_levels
+from wildtta.network.levels import absurd, with_levels
 from wildtta.network.output import logits_of, with_logits
 from wildtta.step.engine import Engine
 from wildtta.step.report import Answer
@@ -21,7 +21,7 @@ from wildtta.step.report import Answer
 
 def sample_levels(engine: Engine, images: Tensor) -> list[float]:
     """How large each sample is, where some may have to be left out; else nothing. It is the step's one read."""
-    return engine.read(levels(images)) if engine.method.mixes_samples(engine) else []
+    return engine.read(engine.levels(images)) if engine.method.mixes_samples(engine) else []
 
 
 def left_out(engine: Engine, found: list[float]) -> list[bool]:

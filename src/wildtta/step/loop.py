@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from wildtta.network.levels import levels
 from wildtta.network.output import logits_of, with_logits
 from wildtta.step.engine import Engine
 from wildtta.step.optimizers import momentum_update
@@ -162,11 +161,11 @@ def learns_on_selected(method: GradientMethod, engine: Engine) -> bool:
 def predict(method: GradientMethod, engine: Engine, images: Tensor, *, grad: bool) -> Prediction:
     """The first half: predict and select.
 
-    An image that is not finite is passed with zeros in it, is not selected, and has NaN for an answer: its gradient is then 0 and
-    not NaN, and the others are learned from. Nothing is read for that.
+    An image that is not finite is passed with zeros in it, is not selected, and has NaN for an answer: its gradient is
+    then 0 and not NaN, and the others are learned from. Nothing is read for that.
     """
-    finite = torch.isfinite(levels(images))
-    output = engine.forward(images.nan_to_num(0.0, 0.0, 0.0), grad=grad)
+    finite = torch.isfinite(engine.levels(images))
+    output = engine.forward(engine.finite_images(images, finite), grad=grad)
     logits = logits_of(output.raw).detach()
     if len(logits) > len(images):  # pixels are samples (:mod:`wildtta.segmentation`)
         finite = finite.repeat_interleave(len(logits) // len(images))

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from wildtta.data import ImageSet, InputProtocol
 from wildtta.methods.ttt.rotation import TURNS, Initial, RotationBranch, rotate, rotation_branch, training_views
-from wildtta.network.inspection import family_of
+from wildtta.network.families import family_of
 from wildtta.network.stages import middle_stage, run_to
 from wildtta.progress import shown
 from wildtta.randomness import torch_generator

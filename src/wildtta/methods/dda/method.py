@@ -47,6 +47,7 @@ class DDA(Method):
 
     name: ClassVar[str] = "dda"
     title: ClassVar[str] = "DDA"
+    needs_images: ClassVar[bool] = True
     order: ClassVar[int] = 110
     paper: ClassVar[str] = "Gao et al., CVPR 2023, https://arxiv.org/abs/2207.03442"
     updates: ClassVar[str] = "nothing (the input)"

@@ -18,7 +18,6 @@ from wildtta.methods.recap import Moments
 from wildtta.methods.registry import register
 from wildtta.methods.source_images import SourceImages, source_batches
 from wildtta.network.parameters import Scope
-from wildtta.network.probe import input_convolution
 from wildtta.network.stages import first_norm, token_blocks
 from wildtta.randomness import next_generator, no_draws_yet, torch_generator
 from wildtta.step.report import Answer, Output
@@ -110,7 +109,8 @@ class FOA(Method):
             if self.first_prompts.shape != shape:
                 raise ValueError(f"first_prompts must have shape {shape}, got {tuple(self.first_prompts.shape)}")
             return self.first_prompts
-        patch = input_convolution(engine.network.module)
+        modules = engine.network.module.modules()
+        patch = next((part for part in modules if isinstance(part, nn.Conv2d)), None)  # the patch embedding
         values = tokens.width if patch is None else patch.in_channels * math.prod(patch.kernel_size)
         bound = math.sqrt(6 / (values + tokens.width))
         return bound * (2 * torch.rand(shape, generator=torch_generator(self.seed), dtype=torch.float64) - 1)

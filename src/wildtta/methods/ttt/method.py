@@ -53,6 +53,7 @@ class TTT(Method):
 
     name: ClassVar[str] = "ttt"
     title: ClassVar[str] = "TTT"
+    needs_images: ClassVar[bool] = True
     order: ClassVar[int] = 100
     paper: ClassVar[str] = "Sun et al., ICML 2020, https://arxiv.org/abs/1909.13231"
     updates: ClassVar[str] = "all parameters up to the middle stage, and the rotation branch"
