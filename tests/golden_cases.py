@@ -296,4 +296,5 @@ def sar2(folder: Folder, name: str, case: dict[str, Any]) -> Outcome:
 
 
 import golden_recipes_gradient  # noqa: E402, F401 - registers its recipes
+import golden_recipes_later  # noqa: E402, F401 - registers its recipes
 import golden_recipes_other  # noqa: E402, F401 - registers its recipes

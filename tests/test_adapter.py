@@ -101,6 +101,11 @@ def test_options_of_the_wrong_type_are_refused(method: str, options: dict[str, A
         wildtta.adapt(build("ln_mlp"), method, **options)
 
 
+@pytest.mark.parametrize("mean", [0.5, [0.5, 0.4, 0.3], (0.5,) * 3, torch.full((3,), 0.5), None])
+def test_levels_may_come_in_any_kind_of_sequence(mean: Any) -> None:
+    assert wildtta.ROID(mean=mean).mean is mean
+
+
 def test_settings_of_the_call_are_checked() -> None:
     with pytest.raises(ValueError, match="precision must be None or one of"):
         wildtta.adapt(build("ln_mlp"), "tent", precision="fp8")

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from wildtta.adapter import Adapter, refuse_half_precision
+from wildtta.guard.guard import Guard
 from wildtta.methods.base import Method
 from wildtta.methods.registry import get_method
 from wildtta.network import choose_parameters, inspect_network
@@ -29,6 +30,7 @@ def adapt(
     statistics: Literal["mean", "median"] = "mean",
     compile: bool = False,
     example: Any = None,
+    guard: Guard | None = None,
     **options: Any,
 ) -> Adapter:
     """Make ``model`` adapt to its inputs while it predicts.
@@ -48,6 +50,7 @@ def adapt(
         compile: run the network through :func:`torch.compile`.
         example: a batch as the network takes it: a tensor, a mapping of named inputs, or a tuple. The network is run on it
             once to see its head and the order of its layers; None makes up an input.
+        guard: a :class:`wildtta.Guard` that slows down, pauses or takes back learning where it does harm.
         options: the method's hyper-parameters.
 
     Returns:
@@ -73,6 +76,8 @@ def adapt(
         statistics=statistics,
         compile=compile,
     )
+    if guard is not None and not isinstance(guard, Guard):
+        raise TypeError(f"guard must be a wildtta.Guard or None, got {type(guard).__name__}")
     config = get_method(method, **options)
     refuse_held(model)
     refuse_compiled(model)
@@ -91,6 +96,7 @@ def adapt(
             precision=precision,
             median=statistics == "median",
             compiled=compile,
+            guard=guard,
         )
 
 

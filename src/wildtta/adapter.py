@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import functools
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from wildtta.guard.guard import Guard
+from wildtta.guard.senders import Quotas
+from wildtta.guard.watch import Watch
 from wildtta.methods.base import Method, is_plain
 from wildtta.methods.gradient import GradientMethod
 from wildtta.network import Network
@@ -32,6 +36,10 @@ from wildtta.step.precision import Precision, fastest_precision, step_precision
 from wildtta.step.report import Answer, StepReport
 from wildtta.step.silence import Silence
 from wildtta.step.state_file import fingerprint, read_state, write_state
+from wildtta.step.window import AnswerWindow
+
+SENDER_SHARE = 0.25
+"""Of the latest images that one sender's may be learned from, unless a guard says otherwise."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +80,7 @@ class Adapter(nn.Module):
         precision: Precision | Literal["auto"] = None,
         median: bool = False,
         compiled: bool = False,
+        guard: Guard | None = None,
     ) -> None:
         super().__init__()
         self.network = facts.module
@@ -84,6 +93,9 @@ class Adapter(nn.Module):
         self._silence = Silence()
         self._precision_open = precision == "auto"
         self._rank = facts.input_rank
+        self._window = AnswerWindow()
+        self._watch = None if guard is None else Watch(guard, self.network, names)
+        self._quotas = Quotas(SENDER_SHARE if guard is None else guard.sender_share)
         self._share()
         self._training_before = {name: module.training for name, module in self.network.named_modules()}
         self._grad_before = {name: parameter.requires_grad for name, parameter in self.network.named_parameters()}
@@ -174,6 +186,7 @@ class Adapter(nn.Module):
                 self._answering = False
             self._rank = call.dim() if isinstance(call, Tensor) else self._rank
             answer.report.step = engine.calls
+            self._window.add(answer)
             self._last.set(answer.report)
             told = self._silence.take()
         for message in told:
@@ -189,7 +202,7 @@ class Adapter(nn.Module):
         with step_precision(engine.precision, images.device):
             if is_paused(self):
                 return self._predict(images)
-            answer = self._learn(images)
+            answer = self._guarded(images)
             self._silence.after(engine, images, answer)
             return answer
 
@@ -208,6 +221,12 @@ class Adapter(nn.Module):
         answer = answer_apart(engine, images, found, self.method.predict, learning=False)
         engine.calls += 1
         return answer
+
+    def _guarded(self, images: Tensor) -> Answer:
+        """One step, as far as the guard and the senders' quotas let it."""
+        engine = self._engine
+        learn = functools.partial(self._quotas.answer, engine, learn=self._learn, predict=self._predict)
+        return learn(images) if self._watch is None else self._watch.answer(engine, images, learn, self._predict)
 
     def _learn(self, images: Tensor) -> Answer:
         """One step: by replaying a recorded one, else eagerly. A first batch that fails sets neither size nor shape."""
@@ -334,12 +353,46 @@ class Adapter(nn.Module):
         with pausing(self):
             yield self
 
+    @contextlib.contextmanager
+    def senders(self, ids: Sequence[Hashable]) -> Iterator[Adapter]:
+        """Who sent each image of the calls within: no sender is learned from beyond its share of the latest 1,024 images.
+
+        What is beyond it is answered and not learned from. ``wildtta.Guard(sender_share=...)`` sets the share.
+        """
+        with self._quotas.of(ids):
+            yield self
+
+    @property
+    def guard(self) -> Watch:
+        """The guard at work: its decisions, its evidence, its last look."""
+        if self._watch is None:
+            raise RuntimeError("this adapter has no guard; make it with wildtta.adapt(model, guard=wildtta.Guard())")
+        return self._watch
+
+    def labelled(self, images: Tensor, labels: Tensor) -> None:
+        """Tell the guard the labels of some images: both networks are scored on them, nothing is learned."""
+        with self._alone() as engine, torch.inference_mode(False):
+            self._validate(images)
+            if labels.shape != (len(images),) or labels.is_floating_point():
+                raise ValueError(
+                    f"expected one integer label for each of the {len(images)} images, got {labels.dtype} of shape "
+                    f"{tuple(labels.shape)}"
+                )
+            self.guard.labelled(engine, images.detach(), labels)
+
     def reset(self) -> None:
         """Back to the initial state: parameters, momentum, bank, averages, counters."""
         with self._alone() as engine, torch.inference_mode(False), engine.all_or_nothing():
             engine.reset()
             self._last = PerCaller()
             self._rank = self._facts.input_rank
+            self._forget_stream()
+
+    def _forget_stream(self) -> None:
+        """The state is another one: what was seen of the stream says nothing about it."""
+        self._window.clear()
+        if self._watch is not None:
+            self._watch.restart()
 
     def unload(self) -> nn.Module:
         """The untouched network back, bit for bit; the adapter cannot be used afterwards."""
@@ -386,7 +439,7 @@ class Adapter(nn.Module):
             tensors = self._state()
             facts = {
                 "method": self.method.name,
-                "options": {name: value for name, value in self.method.options().items() if is_plain(value)},
+                "options": self.method.plain_options(),
                 "network": self._source_fingerprint(),
                 "batch_size": engine.batch_size,
                 "share": None if engine.share is None else engine.share.hex(),
@@ -425,7 +478,7 @@ class Adapter(nn.Module):
         odd = [name for name in present if not _finite(tensors[name], unknown_at_first.get(name))]
         if odd:
             raise ValueError(f"{path} holds values that are not finite, in {', '.join(odd[:4])}; take another state")
-        mine = {name: value for name, value in self.method.options().items() if is_plain(value)}
+        mine = self.method.plain_options()
         changed = [name for name, value in mine.items() if facts["options"].get(name) != value]
         if changed:
             warnings.warn(
@@ -444,6 +497,7 @@ class Adapter(nn.Module):
         engine.host_steps, engine.gate_open = facts["host_steps"], facts["gate_open"]
         engine.calls = max(engine.calls, facts["calls"])
         engine.doubtful = ()
+        self._forget_stream()
 
     def _source_fingerprint(self) -> str:
         """Of every weight and buffer from before adaptation; found when it is first needed."""
@@ -476,6 +530,8 @@ class Adapter(nn.Module):
             if "_engine" in self.__dict__:
                 with torch.inference_mode(False):
                     self._engine.moved()
+                    if self._watch is not None:
+                        self._watch.moved(fn)
                 self._graphs = self._new_graphs()
         return self
 

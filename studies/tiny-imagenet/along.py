@@ -31,7 +31,7 @@ METHODS = {
     "Steady with sharpness, without I": "Steady with sharpness, without I",
     "Steady with sharpness, without R": "Steady with sharpness, without R",
     "Steady with sharpness": "Steady with sharpness",
-    "steady": "Steady",
+    "Steady of 0.1": "Steady",
 }
 FIRST_IMAGES = 1008
 """As many of each corruption as the mixture has, to a whole batch and to a point that every journal keeps."""

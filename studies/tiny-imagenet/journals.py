@@ -19,7 +19,7 @@ from wildtta.bench.grid import load_grid
 from wildtta.bench.journal import Row, read, write
 
 PER_CLASS = ("per_class", "histogram")
-SHARP = {"sharpness": 0.05}
+SHARP = {"evidence": False, "recovery": 0.2, "sharpness": 0.05}
 
 
 def slim(row: Row, title: str | None) -> Row:

@@ -59,7 +59,7 @@ def main() -> None:
         pairs = {
             "Steady with sharpness, second half and first": (ours, by_order(first, model, "two passes")),
             "SAR, second half and first": (by_order(second, model, "sar"), by_order(first, model, "sar")),
-            "Steady, two passes and one": (ours, by_order(second, model, "steady")),
+            "Steady, two passes and one": (ours, by_order(second, model, "Steady of 0.1")),
         }
         for title, pair in pairs.items():
             print(f"| {title} | {name} | {agreement(*pair)} |")

@@ -51,7 +51,7 @@ JUDGED = {
         title="Steady with sharpness",
         without_R="Steady with sharpness, without R",
         without_I="Steady with sharpness, without I",
-        one_pass="steady",
+        one_pass="Steady of 0.1",
         chosen_on=_QUESTIONS | _GUARDS,
     ),
     "sar2": Judged(

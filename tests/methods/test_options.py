@@ -18,8 +18,9 @@ from wildtta.methods.views import jitter
 
 BATCHES, SIZE = 4, 12
 
+METHODS_BY_STEPS = ("sar", "tent", "come", "infomax", "deyo", "recap", "roid", "zerosiam", "cmf", "shot", "poem", "spa")
 ALWAYS: dict[str, dict[str, Any]] = {
-    **{method: {"lr": 0.01} for method in ("sar", "tent", "come", "infomax", "deyo", "recap", "roid", "zerosiam")},
+    **{method: {"lr": 0.01} for method in METHODS_BY_STEPS},
     **{method: {"lr": 0.01, "redundant": 0.9} for method in ("eta", "eata", "rdumb")},
     **{method: {"lr": 0.002, "warmup": 5} for method in ("sar2", "sar2-efficient")},
     "steady": {"lr": 1e-3, "warmup": 5, "evidence": False},
@@ -53,6 +54,18 @@ VALUES: dict[str, Any] = {
     "fisher_batch": 8,
     "capacity": 5,
     "redundancy": 1e5,
+    "rate": 0.1,
+    "noise": 0.3,
+    "masked": 0.5,
+    "delay": 30,
+    "largest_stake": 0.05,
+    "source_kept": 9,
+    "supports": 1,
+    "process_noise": 5.0,
+    "draws": lambda shape, generator: torch.ones(shape),
+    "first_prompts": torch.zeros(1, 48),
+    "kept_frequencies": lambda shape, generator: torch.zeros(shape),
+    "noise_draws": lambda shape, generator: torch.zeros(shape),
 }
 """Another value for an option, where none follows from its type."""
 
@@ -82,6 +95,8 @@ CONTEXTS: dict[tuple[str, str], dict[str, Any]] = {
     ("memo", "carry"): {"optimizer": "adamw"},
     ("lame", "rounds"): {"affinity": "linear"},
     ("ttt", "stage"): {"branch": ANY_WIDTH},
+    ("cmf", "filter_keep"): {"process_noise": 5.0},
+    ("poem", "largest_stake"): {"stake_rate": 0.3},
 }
 """What else must be set for an option to matter (a refusal otherwise); "*": for every method."""
 
@@ -95,13 +110,14 @@ SMALL: dict[tuple[str, str], Any] = {
     ("normalisation", "sar2"): "columns",
     ("normalisation", "sar2-efficient"): "columns",
     ("rounds", "lame"): 1,
+    ("source_batch", "poem"): 8,
     ("views", "cotta"): 3,
     ("views", "memo"): 3,
     **{("redundant", method): 0.2 for method in ("eta", "eata", "rdumb")},
     ("plpd", "deyo"): 0.6,
     ("temperature", "roid"): 2.0,
 }
-ON_BATCH_NORM = {("memo", "prior"), ("rotta", "norm_rate"), ("ttt", "norm_momentum")}
+ON_BATCH_NORM = {("poem", "source_batch"), ("memo", "prior"), ("rotta", "norm_rate"), ("ttt", "norm_momentum")}
 
 
 def cases() -> list[tuple[str, str]]:
@@ -140,7 +156,7 @@ def trajectory(golden: Folder, method: str, kind: str, stream: str, options: dic
 def test_an_option_changes_what_happens_or_is_refused(method: str, option: str, golden: Folder) -> None:
     cls = config_classes()[method]
     item = next(item for item in dataclasses.fields(cls) if item.name == option)
-    kind = "bn" if method == "bn-adapt" or (method, option) in ON_BATCH_NORM else "gn"
+    kind = "bn" if method == "bn-adapt" or (method, option) in ON_BATCH_NORM else "vit" if method == "foa" else "gn"
     stream = "unrel_gn" if option == "step_without_samples" else "mix"
     source, other_source = (golden.stream("fisher")[number].float() for number in (0, 1))
     options = {**cls.example_options(source), **ALWAYS.get(method, {})}

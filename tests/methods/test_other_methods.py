@@ -390,14 +390,6 @@ def test_a_branch_begins_at_random_and_holds_nothing_of_the_network(kind: str) -
     assert all(torch.equal(one, other) for one, other in zip(fresh.parameters(), again.parameters(), strict=True))
 
 
-def test_a_branch_is_trained_as_the_paper_says() -> None:
-    """A.2: 10 epochs, SGD with momentum 0.9, a rate of 0.1 (ResNet) or 0.005 (ViT), times 0.1 at epochs 4 and 7."""
-    plan = BranchPlan()
-    assert (plan.epochs, plan.momentum, plan.decay_after) == (10, 0.9, (4, 7))
-    assert (plan.initial, plan.clip, plan.lr) == ("random", None, None)
-    assert RATES == {"convolutional": 0.1, "transformer": 0.005}
-
-
 def test_a_branch_learns_to_tell_turns_is_written_and_read(tmp_path: Path) -> None:
     ramp = torch.linspace(0, 200, 16).view(1, 1, 16, 1) + torch.randint(0, 40, (256, 3, 16, 16), generator=generator())
     data = ArrayImages(ramp.to(torch.uint8), np.zeros(256, dtype=np.int64))

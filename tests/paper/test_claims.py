@@ -247,5 +247,19 @@ def test_a_verdict_over_few_images_is_none(full: Setting) -> None:
     average = decide(experiment.claims[3], View(experiment, full, rows))
     assert average.status == "holds", "a mean over 15 corruptions rests on all of their images"
     for row in rows.values():
-        row["metrics"]["samples"] = 50_000
+        row["metrics"]["samples"], row["cost"]["batches"] = 50_000, 782
     assert decide(claim, View(experiment, full, rows)).status == "holds"
+
+
+def test_a_handful_of_updates_shows_nothing_but_costs(full: Setting) -> None:
+    for name, status in (("table-1/C1", "too short to tell"), ("table-2/C1", "holds")):
+        claim = next(claim for claim in claims() if claim.name == name)
+        experiment = experiments()[claim.experiment]
+        rows = printed_journal(experiment, full)
+        for row in rows.values():
+            if "ms_per_batch" in row["cost"]:
+                row["cost"]["ms_per_batch"] *= row["cost"]["batches"] / 7
+            row["cost"]["batches"] = 7
+        outcome = decide(claim, View(experiment, full, rows))
+        assert outcome.status == status, outcome.numbers
+        assert ("after 7 updates only" in outcome.numbers) == (status != "holds")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -101,3 +103,88 @@ def test_graphs_survive_reset_load_and_another_shape(tmp_path: Path) -> None:
     assert (torch.stack(first) - torch.stack(again)).abs().max() < 1e-3 * scale
     adapter.load(tmp_path / "state.safetensors")
     assert (adapter(images[0]).cpu() - after).abs().max() < 1e-3 * scale
+
+
+def batch_norm_network() -> nn.Module:
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 16, 3, 2, 1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 32, 3, 2, 1), nn.BatchNorm2d(32)]
+    network = nn.Sequential(*layers, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
+    return network.cuda().eval()
+
+
+@pytest.mark.parametrize("method", ["tent", "sar", "sar2", "steady"])
+@pytest.mark.parametrize("batch", [4, 32])
+def test_recorded_steps_leave_an_image_out_that_is_not_finite(method: str, batch: int) -> None:
+    network, images = small_network().double(), [batch_.double() for batch_ in stream(30, batch)]
+    for number in (10, 20):
+        images[number][1, 0, 0, 0] = torch.nan
+    options = {"lr": 5e-6, "warmup": 5, "reliable": 0.9} if method in ("sar2", "steady") else {"lr": 1e-3}
+    answers = []
+    for graphs in (False, True):
+        adapter = wildtta.adapt(copy.deepcopy(network), method, precision="fp32", **options)
+        adapter.cuda_graphs = graphs
+        answers.append(torch.stack([adapter(batch_).cpu() for batch_ in images]))
+        assert adapter.replayed == graphs
+        assert (adapter.cost.left_out, adapter.cost.skipped) == (2, 0)
+    assert answers[0][10, 1].isnan().all()
+    assert (answers[0] - answers[1]).nan_to_num().abs().max() < 1e-5
+    assert torch.equal(answers[0].isnan(), answers[1].isnan())
+
+
+@pytest.mark.parametrize("statistics", ["mean", "median"])
+def test_an_absurd_image_is_isolated_and_recording_goes_on(statistics: str) -> None:
+    network, images = batch_norm_network().double(), [batch_.double() for batch_ in stream(20, 32)]
+    images[12][3] = 1e5
+    rest = [index for index in range(32) if index != 3]
+    options = {"lr": 1e-3, "precision": "fp32", "statistics": statistics}
+    ours, theirs = (wildtta.adapt(copy.deepcopy(network), "tent", **options) for _ in range(2))
+    for number, batch in enumerate(images):
+        answer = ours(batch)
+        expected = theirs(batch[rest] if number == 12 else batch)
+        assert ours.replayed == (number not in (0, 12))
+        kept = answer[rest] if number == 12 else answer
+        torch.testing.assert_close(kept, expected, rtol=1e-5, atol=1e-7)
+        assert torch.isfinite(answer).all()
+    assert ours.cost.left_out == 1
+
+
+@pytest.mark.parametrize("own_streams", [False, True])
+def test_threads_share_an_adapter_with_recorded_steps(own_streams: bool) -> None:
+    """Each thread may have its own CUDA stream; the calls in the order reported give the same answers again."""
+    network, images = small_network().double(), [batch.double() for batch in stream(40, 8)]
+    adapter = wildtta.adapt(copy.deepcopy(network), "sar2", lr=5e-6, warmup=5, reliable=0.9, precision="fp32")
+    torch.cuda.synchronize()
+    answered: list[tuple[int, int, Tensor]] = []
+
+    def work(index: int) -> None:
+        mine = torch.cuda.Stream() if own_streams else torch.cuda.current_stream()
+        with torch.cuda.stream(mine):
+            for number in range(index, 40, 4):
+                logits = adapter(images[number])
+                answered.append((adapter.last.step, number, logits.cpu()))
+
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(work, index) for index in range(4)]:
+            done.result()
+    torch.cuda.synchronize()
+    answered.sort(key=lambda call: call[0])
+    assert [step for step, *_ in answered] == list(range(1, 41))
+    twin = wildtta.adapt(copy.deepcopy(network), "sar2", lr=5e-6, warmup=5, reliable=0.9, precision="fp32")
+    for _, number, logits in answered:
+        torch.testing.assert_close(twin(images[number]).cpu(), logits, rtol=1e-6, atol=1e-7)
+
+
+def test_an_adapter_records_while_another_thread_uses_the_device() -> None:
+    busy = threading.Event()
+
+    def other() -> None:
+        while not busy.is_set():
+            (torch.randn(256, 256, device="cuda") @ torch.randn(256, 256, device="cuda")).sum().item()
+
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(other)
+        try:
+            trajectory(small_network(), "sar2", stream(10, 4), True, lr=1e-4, warmup=3)
+        finally:
+            busy.set()
+        done.result()

@@ -48,6 +48,9 @@ def test_nothing_selected_is_told() -> None:
     adapter = wildtta.adapt(build("ln_mlp"), "tent")
     (message,) = _messages(adapter, [torch.full((8, 12), torch.nan)] * 120)
     assert "not finite" in message
+    adapter = wildtta.adapt(build("bn_resnet"), "steady")
+    (message,) = _messages(adapter, [torch.full_like(images("bn_resnet", 8), torch.nan)] * 120)
+    assert "120 batches" in message or "100 batches" in message
 
 
 def test_a_model_that_learns_and_one_that_never_should_say_nothing() -> None:

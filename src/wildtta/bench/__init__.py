@@ -5,7 +5,7 @@ from wildtta.bench.errors import BenchError, JournalError
 from wildtta.bench.grid import load_grid, parse_grid
 from wildtta.bench.journal import Journal, Row, merge, read
 from wildtta.bench.launching import Outcome, cells_at_a_time, launch
-from wildtta.bench.running import Conditions, run_cell
+from wildtta.bench.running import Conditions, measured_pace, run_cell
 from wildtta.streams import SCENARIOS
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "cells_at_a_time",
     "launch",
     "load_grid",
+    "measured_pace",
     "merge",
     "parse_grid",
     "read",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cached_property
@@ -57,6 +58,9 @@ class Cell:
             and diffusion model (DDA) are filled in where none is given.
         regularise: before the stream, so many steps of R and I alone on random batches of the same corrupted
             images, which are not scored (:mod:`wildtta.bench.regularise`).
+        pace: time of a step of the method over the unadapted network's: images arrive at the network's speed, and
+            those that arrive while the method learns are answered without learning
+            (:func:`wildtta.streams.learning_turns`). 0: the stream waits.
         scenario: one of :data:`wildtta.streams.SCENARIOS`.
         scenario_options: the scenario's options (``ratio``, ``draws``, ``gamma``, ``order`` ...).
         data: ``glyphs``, ``imagenet-c``, ``imagenet-r`` ..., ``folder`` (:mod:`wildtta.bench.datasets`).
@@ -82,6 +86,7 @@ class Cell:
     method: str = "none"
     options: Mapping[str, Any] = field(default_factory=dict)
     regularise: int = 0
+    pace: float = 0.0
     scenario: str = "mild"
     scenario_options: Mapping[str, Any] = field(default_factory=dict)
     data: str = "glyphs"
@@ -105,6 +110,9 @@ class Cell:
             value = getattr(self, number)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise BenchError(f"{number} must be a whole number of at least {least}, got {value!r}")
+        pace = self.pace
+        if not isinstance(pace, int | float) or isinstance(pace, bool) or not 0 <= pace < math.inf:
+            raise BenchError(f"pace must be a number of at least 0, got {pace!r}")
         if self.limit is not None and (type(self.limit) is not int or self.limit < 1):
             raise BenchError(f"limit must be a number of images or absent, got {self.limit!r}")
         refuse_unknown([self.scenario], SCENARIOS, "unknown scenario {}")

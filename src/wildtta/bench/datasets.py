@@ -4,10 +4,10 @@
 folder in its layout (``<corruption>/<severity>/<class>/``) are read as they are. Sets that fit into memory
 are decoded and corrupted once per process and kept on the device; larger ones stream from their files.
 
-``data_options``: ``split`` (:mod:`wildtta.bench.streaming`); ``count`` and ``seed`` of glyphs;
-``source_images``, how many a method may look at (:mod:`wildtta.bench.source_data`); ``corruption_seed``, the
-seed of the corruptions' noise. The noise is part of the data: it stays the same over the cell's seeds, as in
-the published ImageNet-C.
+``data_options``: ``split`` (:mod:`wildtta.bench.streaming`), or in its place a published list of ImageNet's
+images by name (:data:`wildtta.data.IMAGE_LISTS`); ``count`` and ``seed`` of glyphs; ``source_images``, how many
+a method may look at (:mod:`wildtta.bench.source_data`); ``corruption_seed``, the seed of the corruptions'
+noise. The noise is part of the data: it stays the same over the cell's seeds, as in the published ImageNet-C.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from wildtta.bench.cell import Cell
 from wildtta.bench.errors import BenchError, refuse_unknown
+from wildtta.bench.segmenting import SEGMENTATION_DATA, check_segmentation
 from wildtta.data import (
     CORRUPTIONS,
     DATA_NAMES,
@@ -37,17 +38,22 @@ from wildtta.data import (
     require_classes,
     restrict_classes,
 )
+from wildtta.data.cifar import CIFAR_CLASSES
+from wildtta.data.image_lists import IMAGE_LISTS
 from wildtta.network import inspect_network
 from wildtta.streams import Domain, Stream
 
 _NUMBERS = {"count": 4000, "seed": 0, "corruption_seed": 0}
 """Options of the data set itself where a cell doesn't say; 4000 glyphs are 20 of each class."""
-_OWN_PROTOCOL = {"glyphs": "glyphs", "folder": "native", "shards": "native"}
+_OWN_PROTOCOL = {"glyphs": "glyphs", "folder": "native", "shards": "native", **dict.fromkeys(CIFAR_CLASSES, "unit")}
 
 
 def check_data(cell: Cell, root: str | None) -> None:
     """Raise :class:`BenchError` for what is wrong without opening anything large."""
-    refuse_unknown([cell.data], DATA_NAMES, "unknown data {}")
+    refuse_unknown([cell.data], (*DATA_NAMES, *SEGMENTATION_DATA), "unknown data {}")
+    if cell.data in SEGMENTATION_DATA:
+        check_segmentation(cell, root)
+        return
     if cell.data != "glyphs" and root is None:
         raise BenchError(f"data {cell.data!r} lies in files; name their folder with --data")
     if root is not None and cell.data != "glyphs" and not Path(root).exists():
@@ -97,7 +103,9 @@ def open_images(
     # A gradual stream passes through the severities up to the cell's.
     levels = range(1 if cell.scenario == "gradual" else cell.severity, cell.severity + 1)
     domains = [Domain(name, level) for name in cell.corruptions for level in levels] or [Domain("clean")]
-    sets = {domain: _opened(cell.data, root, domain, **numbers) for domain in domains}
+    split = cell.data_options.get("split")
+    images = str(split) if split in IMAGE_LISTS else None
+    sets = {domain: _opened(cell.data, root, domain, images, **numbers) for domain in domains}
     own = _OWN_PROTOCOL.get(cell.data, "paper")
     protocol = input_protocol(own if cell.protocol == "auto" else cell.protocol, network)
     first = sets[domains[0]]
@@ -112,6 +120,6 @@ def open_images(
 
 
 @lru_cache(maxsize=256)
-def _opened(name: str, root: str | None, domain: Domain, **numbers: int) -> ImageSet:
+def _opened(name: str, root: str | None, domain: Domain, images: str | None, **numbers: int) -> ImageSet:
     """One domain's image set; kept, since listing a large folder takes a while."""
-    return open_domains(name, root, [domain], **numbers)[0]
+    return open_domains(name, root, [domain], images=images, **numbers)[0]

@@ -1,6 +1,7 @@
 """A network from its name in a cell.
 
 - ``glyphs:NAME``: an embedded network (``resnet_gn``, ``vit``, ``resnet_bn``), trained on glyphs.
+- ``scenes:network``: the embedded segmentation network, trained on rendered scenes.
 - ``timm:NAME``: ``timm.create_model``; pretrained unless ``pretrained = false`` or a weights file is given.
 - ``torchvision:NAME``: ``torchvision.models.get_model``; ``NAME.WEIGHTS`` picks other weights than
   ``IMAGENET1K_V1``.
@@ -35,7 +36,7 @@ PINNED: dict[str, str] = {
 }
 """timm has served different weights under a bare name over the years; the paper's are these."""
 
-_FORMS = "glyphs:NAME, timm:NAME, torchvision:NAME, package.module:function or path/to/file.py:function"
+_FORMS = "glyphs:NAME, scenes:network, timm:NAME, torchvision:NAME, package.module:function or path/to/file.py:function"
 
 
 def build_model(cell: Cell) -> nn.Module:
@@ -77,7 +78,7 @@ def _maker(model: str) -> Maker:
     kind, _, name = model.rpartition(":")
     if not kind or not name:
         raise BenchError(f"unknown model {model!r}; expected {_FORMS}")
-    known = {"glyphs": _glyphs, "timm": _timm, "torchvision": _torchvision}
+    known = {"glyphs": _glyphs, "scenes": _scenes, "timm": _timm, "torchvision": _torchvision}
     return known[kind](name) if kind in known else _own(kind, name)
 
 
@@ -86,6 +87,13 @@ def _glyphs(name: str) -> Maker:
 
     refuse_unknown([name], glyphs.NETWORKS, "glyphs has no network {}")
     return lambda options, weights: _loaded(glyphs.network(name, **options), weights)
+
+
+def _scenes(name: str) -> Maker:
+    from wildtta.segmentation import scenes
+
+    refuse_unknown([name], ["network"], "scenes has no network {}")
+    return lambda options, weights: _loaded(scenes.network(**options), weights)
 
 
 def _timm(name: str) -> Maker:

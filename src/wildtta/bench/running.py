@@ -11,7 +11,7 @@ The row (see :mod:`wildtta.bench.journal`) holds:
   feature_inequity of each batch.
 - ``diagnostics``: what the cell's ``measure`` asked for (:mod:`wildtta.bench.diagnostics`).
 - ``cost``: forwards and backwards (samples, as the paper counts them; computed_*: as they ran), batches,
-  ms_per_batch, ms_per_batch_median, peak_mb, resets, skipped.
+  learned_batches (all, unless the cell has a pace), ms_per_batch, ms_per_batch_median, peak_mb, resets, skipped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib import metadata
 from typing import Any
@@ -43,11 +43,12 @@ from wildtta.bench.journal import Row
 from wildtta.bench.models import build_model, weights_digest
 from wildtta.bench.plain import each_value, infinite, plain
 from wildtta.bench.regularise import take_regularising_steps
+from wildtta.bench.segmenting import SEGMENTATION_DATA, segmentation_row
 from wildtta.bench.source_data import source_options, wanted_source_fields
 from wildtta.bench.streaming import stream_of
 from wildtta.metrics import Series, Stopwatch, StreamMeter, peak_memory, reset_peak_memory
 from wildtta.metrics.series import thin
-from wildtta.streams import Stream
+from wildtta.streams import Stream, learning_turns
 
 Progress = Callable[[float], None]
 """Receives the share of a cell's stream that is done."""
@@ -124,6 +125,11 @@ def run_cell(
     current: AbstractContextManager[object] = torch.cuda.device(place) if place.type == "cuda" else nullcontext()
     with current, repeatable(cell.seed, threads=conditions.threads, device=place):
         network = build_model(cell)
+        if cell.data in SEGMENTATION_DATA:
+            network = network.to(place)
+            digest = weights_digest(network)
+            row = segmentation_row(cell, conditions.root, network, place, progress)
+            return _whole_row(cell, row, digest, conditions, place, began)
         images, network = open_images(cell, conditions.root, network, place, loaders=conditions.loaders)
         network = network.to(place)
         digest = weights_digest(network)
@@ -134,17 +140,31 @@ def run_cell(
             if wanted_source_fields(cell) and conditions.source is None and cell.data != "glyphs":
                 raise BenchError(f"{error}. Here: name a folder (or zip) of clean images with --source") from error
             raise
+    return _whole_row(cell, {**row, "protocol": str(images.protocol)}, digest, conditions, place, began)
+
+
+def _whole_row(
+    cell: Cell, measured: dict[str, Any], digest: str, conditions: Conditions, place: torch.device, began: float
+) -> Row:
+    """What was measured, with what identifies it and what it was made with."""
     return {
         "key": cell.key,
         "cell": cell.to_json(),
         "status": "ok",
         "reason": None,
-        **row,
+        **measured,
         "versions": {**versions(), "weights": digest, "threads": conditions.threads},
         "wall_s": round(time.perf_counter() - began, 3),
         "device": f"cuda ({torch.cuda.get_device_name(place)})" if place.type == "cuda" else place.type,
-        "protocol": str(images.protocol),
     }
+
+
+def measured_pace(cell: Cell, conditions: Conditions | None = None, device: str = "cpu", *, batches: int = 16) -> float:
+    """The time of the method's step over the unadapted network's: medians over the first batches of the cell's stream."""
+    short = replace(cell, limit=batches * cell.batch_size, pace=0.0, measure=(), regularise=0)
+    bare = replace(short, method="none", options={})
+    times = [run_cell(each, conditions, device)["cost"]["ms_per_batch_median"] for each in (short, bare)]
+    return float(times[0] / times[1])
 
 
 def _measured(
@@ -162,13 +182,15 @@ def _measured(
     labels = torch.from_numpy(images.labels[stream.index]).to(images.device)
     meter, series = StreamMeter(labels), Series()
     watch, told = Stopwatch(images.device, stream.batch_count), time.monotonic()
+    turns = learning_turns(stream, cell.pace) if cell.pace else np.ones(stream.batch_count, dtype=bool)
     reset_peak_memory(images.device)
     for number, (batch, inputs) in enumerate(zip(stream.batches(), images.batches(stream), strict=True)):
         if batch.reset and number:
             model.reset()
         extra = diagnostics.on_batch(inputs)
         watch.start()
-        logits = model(inputs)
+        with nullcontext() if turns[number] else model.paused():
+            logits = model(inputs)
         watch.stop()
         meter.update(logits)
         series.add({**{name: getattr(model.last, name, None) for name in _PER_BATCH + _OF_SAR2}, **extra})
@@ -188,6 +210,7 @@ def _measured(
         "cost": {
             **{name: int(getattr(model.cost, name)) for name in _TOTALS},
             "batches": stream.batch_count,
+            "learned_batches": int(turns.sum()),
             **{name: round(value, 4) for name, value in watch.summary().items()},
             "peak_mb": round(peak_memory(images.device), 1),
         },

@@ -11,10 +11,11 @@ import numpy.typing as npt
 from wildtta.bench.cell import MULTI_DOMAIN, Cell
 from wildtta.bench.errors import BenchError, refuse_unknown
 from wildtta.bench.plain import each_value, infinite
+from wildtta.data.image_lists import IMAGE_LISTS
 from wildtta.streams import Domain, Stream, build, scenario_options
 
-SPLITS: tuple[str, ...] = ("all", "first-half", "second-half", "first-classes", "second-classes")
-"""Parts of a data set: its images halved within every class, or its classes halved by their indices."""
+SPLITS: tuple[str, ...] = ("all", "first-half", "second-half", "first-classes", "second-classes", *IMAGE_LISTS)
+"""Parts of a data set: its images halved within every class, its classes halved by their indices, a published list."""
 
 
 def split_positions(labels: npt.NDArray[np.int64], split: str) -> npt.NDArray[np.int64]:
@@ -24,7 +25,7 @@ def split_positions(labels: npt.NDArray[np.int64], split: str) -> npt.NDArray[np
     ``first-classes`` and ``second-classes`` halve the classes that occur.
     """
     refuse_unknown([split], SPLITS, "unknown split {}")
-    if split == "all":
+    if split == "all" or split in IMAGE_LISTS:  # a published list was applied when the data were opened
         return np.arange(len(labels))
     present, counts = np.unique(labels, return_counts=True)
     if split.endswith("classes"):
@@ -43,14 +44,15 @@ def stream_of(cell: Cell, labels: npt.NDArray[np.int64]) -> Stream:
     """The cell's stream over a data set with these labels; positions are those of the whole set.
 
     ``limit`` is the number of images in the whole stream: shuffled scenarios use an evenly spread subset of
-    the data (its share for each corruption), class-ordered ones are cut off there.
+    the data (its share for each corruption), class-ordered and stored ones are cut off there.
     """
     positions = split_positions(labels, str(cell.data_options.get("split", "all")))
     kept = labels[positions]
     domains = [Domain(name, cell.severity) for name in cell.corruptions] or [Domain("clean")]
-    class_ordered = "label_shift" in cell.scenario or cell.scenario_options.get("within") == "label_shift"
+    kept_orders = {"label_shift", "continual_label_shift", "stored"}
+    ordered = bool({cell.scenario, cell.scenario_options.get("within")} & kept_orders)
     per_domain = None
-    if cell.limit is not None and not class_ordered:
+    if cell.limit is not None and not ordered:
         several = len(domains) if cell.scenario in MULTI_DOMAIN else 1
         per_domain = min(-(-cell.limit // several), len(kept))
     try:

@@ -14,7 +14,7 @@ from wildtta.data.write_corrupted import Progress as Files
 from wildtta.data.write_corrupted import Settings, write_corrupted
 from wildtta.progress import Progress
 
-CONSTANTS = ("auto", "imagenet", "tiny")
+CONSTANTS = ("auto", "imagenet", "tiny", "cifar")
 BROKEN = ("fatal", "skip")
 
 
@@ -40,7 +40,7 @@ def corrupt(
         int | None,
         typer.Option(min=16, help="Resize and cut the centre to this side first (ImageNet: 224). Default: as it is."),
     ] = None,
-    constants: Annotated[str, typer.Option(help="Severity constants: auto (by size), imagenet or tiny.")] = "auto",
+    constants: Annotated[str, typer.Option(help="Severity constants: auto (by size), imagenet, tiny or cifar.")] = "auto",
     device: Annotated[str, typer.Option(help="Where to corrupt: cpu or cuda.")] = "cpu",
     frost_dir: Annotated[
         Path | None, typer.Option(help="Folder with the original frost photographs. Default: generated textures.")
@@ -60,7 +60,7 @@ def corrupt(
         settings = Settings(
             seed=seed,
             size=size,
-            constants=cast(Literal["auto", "imagenet", "tiny"], _one_of("--constants", constants, CONSTANTS)),
+            constants=cast(Literal["auto", "imagenet", "tiny", "cifar"], _one_of("--constants", constants, CONSTANTS)),
             frost_dir=None if frost_dir is None else str(frost_dir),
             device=device,
         )

@@ -138,6 +138,8 @@ def print_rows(rows: Sequence[Row]) -> None:
     if good:
         models = list(dict.fromkeys(cell.model_title for cell, _ in good))
         numbers = [name for name in _NUMBERS if screen.width >= _WIDE or name in _ESSENTIAL]
+        if not all("miou" in row["metrics"] for _, row in good):  # a column of segmentation alone
+            numbers.remove("mIoU %")
         table = RichTable(show_edge=False, pad_edge=False, title=models[0] if len(models) == 1 else None)
         for heading in (["model"] if len(models) > 1 else []) + ["method", "stream"]:
             table.add_column(heading, overflow="fold", min_width=10)
@@ -157,8 +159,9 @@ def print_failures(rows: Iterable[Row]) -> None:
 
 
 _WIDE = 140
-_ESSENTIAL = frozenset({"acc %", "ECE %", "top class %", "ms/batch"})
+_ESSENTIAL = frozenset({"mIoU %", "acc %", "ECE %", "top class %", "ms/batch"})
 _NUMBERS: dict[str, Callable[[Row], str]] = {
+    "mIoU %": lambda row: f"{row['metrics']['miou']:.2f}",
     "acc %": lambda row: f"{row['metrics']['accuracy']:.2f}",
     "top-5 %": lambda row: f"{row['metrics']['top5']:.2f}",
     "ECE %": lambda row: f"{row['metrics']['ece']:.2f}",
@@ -173,4 +176,5 @@ _NUMBERS: dict[str, Callable[[Row], str]] = {
 
 def _stream(cell: Cell) -> str:
     batch = "" if cell.batch_size == 64 else f", batch {cell.batch_size}"
-    return f"{cell.scenario}, {cell.shift}{batch}{f', seed {cell.seed}' if cell.seed else ''}"
+    pace = f", pace {cell.pace:g}" if cell.pace else ""
+    return f"{cell.scenario}, {cell.shift}{batch}{pace}{f', seed {cell.seed}' if cell.seed else ''}"

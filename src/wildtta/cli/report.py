@@ -10,8 +10,10 @@ import typer
 from wildtta.bench import BenchError, read
 from wildtta.bench.grid import parse_toml
 from wildtta.cli.launching import one_line_errors
+from wildtta.guard.audit import is_audit
 from wildtta.paper import sections
 from wildtta.report import MOST_CURVES, TITLE
+from wildtta.report.audits import audit_section
 from wildtta.report.command import command_line
 from wildtta.report.document import Document, gather
 from wildtta.report.verdicts import reasons_of, unexplained
@@ -26,7 +28,10 @@ def register(app: typer.Typer) -> None:
 
 
 def report(
-    journals: Annotated[list[Path], typer.Argument(help="Journals (.jsonl or .jsonl.gz); several are merged.")],
+    journals: Annotated[
+        list[Path],
+        typer.Argument(help="Journals (.jsonl or .jsonl.gz) and guards' audits (.jsonl); several are merged."),
+    ],
     out: Annotated[
         Path | None, typer.Option(help=f"Folder to write to; {_OUT} unless there is a --page.", metavar="DIR")
     ] = None,
@@ -53,13 +58,16 @@ def report(
 
     Rows of the paper's experiments become its tables, figures and claims, with the paper's numbers beside them.
     All others become tables of methods against scenarios. An unfinished journal gives the part that it has.
+    A guard's audit becomes a figure of its evidence and a table of its decisions.
     """
     with one_line_errors():
         words = "\n\n".join(path.read_text(encoding="utf-8").strip() for path in intro or ())
-        rows = read(journals, say=lambda text: typer.echo(text, err=True))
-        if not rows:
+        audits = [path for path in journals if is_audit(path)]
+        rows = read([path for path in journals if path not in audits], say=lambda text: typer.echo(text, err=True))
+        if not rows and not audits:
             raise BenchError(f"{', '.join(map(str, journals))}: no finished cell yet; run some first")
-        typer.echo(f"{len(rows)} cells; writing the report ...", err=True)
+        told = f" and {len(audits)} audits" if audits else ""
+        typer.echo(f"{len(rows)} cells{told}; writing the report ...", err=True)
         command = command_line(
             ["wildtta", "report", *journals],
             ("--out", out),
@@ -70,7 +78,7 @@ def report(
             ("--verdicts", verdicts),
             ("--reasons", reasons),
         )
-        shown, heading = sections(rows), title or TITLE
+        shown, heading = [*sections(rows), *map(audit_section, audits)], title or TITLE
         document = gather(rows, title=heading, sections=shown, intro=words, figures=figures, command=command)
         if page is not None:
             typer.echo(f"page:   {write_page(document, page)}")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
 
-from wildtta.bench import MULTI_DOMAIN, Cell
+from wildtta.bench import MULTI_DOMAIN, BenchError, Cell, Conditions, measured_pace
 from wildtta.cli.launching import Launch, exit_code, one_line_errors, pairs, print_rows, runs_cells
 from wildtta.data import CORRUPTIONS
 
@@ -34,8 +36,17 @@ def run(
     seed: Annotated[list[int] | None, typer.Option(help="A seed (may be repeated; default 0).")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Images in the stream at most.")] = None,
     regularise: Annotated[int, typer.Option(min=0, help="Steps of R and I alone before the stream begins.")] = 0,
+    pace: Annotated[
+        str,
+        typer.Option(
+            help="Time of the method's step over the unadapted network's, or measured: images that arrive meanwhile are "
+            "answered without learning. 0: the stream waits."
+        ),
+    ] = "0",
     on: Annotated[str, typer.Option(help="The data: glyphs, folder, imagenet-c, imagenet-r ...")] = "glyphs",
-    split: Annotated[str, typer.Option(help="all, first-half, second-half, first-classes or second-classes.")] = "all",
+    split: Annotated[
+        str, typer.Option(help="all, first-half, second-half, first-classes, second-classes or robustbench-5000.")
+    ] = "all",
     protocol: Annotated[str, typer.Option(help="Preprocessing: auto, paper, timm, native, custom:...")] = "auto",
     weights: Annotated[str | None, typer.Option(help="A safetensors file with the model's weights.")] = None,
     option: Annotated[Names, typer.Option(help="name=value for the method (may be repeated).")] = None,
@@ -76,6 +87,23 @@ def run(
             )
             for name, corruptions, number in itertools.product(method or ["steady"], streams, seed or [0])
         ]
-        outcome = launch(cells, journal=journal)
+        outcome = launch([_at_pace(cell, pace, launch) for cell in cells], journal=journal)
         print_rows(outcome.rows)
     raise typer.Exit(exit_code(outcome))
+
+
+def _at_pace(cell: Cell, pace: str, launch: Launch) -> Cell:
+    """The cell at a stated pace, or at the one measured on the device that will run it."""
+    if cell.method == "none":
+        return cell
+    if pace == "measured":
+        device = launch.device if launch.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+        root, source = (None if path is None else str(path) for path in (launch.root, launch.source))
+        conditions = Conditions(root=root, source=source, threads=launch.threads)
+        cost = round(measured_pace(cell, conditions, device.partition(",")[0]), 2)
+        typer.echo(f"{cell.describe()}: a step takes {cost} times as long as the unadapted network's")
+        return replace(cell, pace=cost)
+    try:
+        return replace(cell, pace=float(pace))
+    except ValueError as error:
+        raise BenchError(f"--pace takes a number or 'measured', got {pace!r}") from error

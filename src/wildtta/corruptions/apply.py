@@ -51,7 +51,8 @@ def corrupt(
         seed: of the random numbers; with ``draws="official"`` a sequence has a seed for each image.
         index: the images' positions in their data set (default 0 ... N-1). An image's result depends on its
             pixels, the seed and its position only, not on the batch that it came in.
-        constants: ``imagenet`` (made for 224 x 224), ``tiny`` (made for 64 x 64), or ``auto``: by size.
+        constants: ``imagenet`` (made for 224 x 224), ``tiny`` (made for 64 x 64), ``cifar`` (made for 32 x 32), or
+            ``auto``: ``imagenet`` or ``tiny`` by size.
         draws: ``device`` computes random numbers where the images are, ``official`` takes them from numpy's
             legacy generator in the order of the official scripts.
         frost_dir: folder with the original frost photographs (see ``frost_textures``).

@@ -1,4 +1,4 @@
-"""ImageNet's validation set, its natural variants (-R, -A, -V2, -Sketch) and ImageNet-C, as published."""
+"""ImageNet's validation set, its natural variants (-R, -A, -V2, -Sketch), ImageNet-C, and a mixture of them, as published."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from wildtta.corruptions import CORRUPTIONS
 from wildtta.data.class_folders import class_root, read_classes
 from wildtta.data.errors import layout_error, some_of
 from wildtta.data.image_files import EncodedImages
@@ -139,3 +140,30 @@ def _corruption_folders(source: Source) -> dict[str, str]:
     places = {f"{archive}/{name}": name for archive in ARCHIVES if archive in top for name in source.folders(archive)}
     places |= {name: name for name in top}
     return {name: place for place, name in places.items() if any(s.isdigit() for s in source.folders(place))}
+
+
+POTPOURRI = ("imagenet-c", "imagenet-r", "imagenet-a", "imagenet-sketch")
+"""The parts of the mixture "potpourri", each in a folder of its name (MoETTA, arXiv 2511.13760)."""
+
+
+def potpourri(root: str | os.PathLike[str], severity: int = 5) -> EncodedImages:
+    """All images of ImageNet-C (15 corruptions at one severity), -R, -A and -Sketch as one set over the 1000 classes."""
+    folder = Path(root)
+    missing = [part for part in POTPOURRI if not (folder / part).exists()]
+    if missing:
+        raise layout_error(
+            f"potpourri in {folder}: {', '.join(missing)} missing",
+            expected=f"<root>/{{{','.join(POTPOURRI)}}}, each as its reader expects it",
+            found=some_of(sorted(entry.name for entry in folder.iterdir())) if folder.is_dir() else "no such folder",
+            remedy="put the sets, or links to them, into one folder",
+        )
+    parts = {f"{name}-{severity}": imagenet_c(folder / "imagenet-c", name, severity) for name in CORRUPTIONS}
+    parts |= {name: imagenet_variant(name, folder / name) for name in POTPOURRI[1:]}
+    labels = [part.labels if part.outputs is None else part.outputs[part.labels] for part in parts.values()]
+    counts = [f"{len(part)} of {name}" for name, part in parts.items()]
+    return EncodedImages(
+        [file for part in parts.values() for file in part.files],
+        np.concatenate(labels),
+        list(imagenet_classes()),
+        note=f"potpourri: {', '.join(counts)}",
+    )

@@ -2,7 +2,8 @@
 
 `paper`: ImageNet mean and std for every network, 224 pixels (the authors' choice, also for the ViT that was
 trained with 0.5 and 0.5). `timm`: what the weights' own configuration says. `glyphs`: the embedded networks'
-scaling. `native`: ImageNet mean and std at the images' own size. `custom:...`: anything else, written out.
+scaling. `native`: ImageNet mean and std at the images' own size. `unit`: x / 255 at the images' own size, for
+networks that normalise themselves, as RobustBench's do. `custom:...`: anything else, written out.
 
 Images that have a protocol's size already (ImageNet-C is stored at 224) are neither resized nor cropped; all
 others are resized on their shorter side and cropped at the centre.
@@ -76,6 +77,7 @@ PROTOCOLS: dict[str, InputProtocol] = {
     "paper": InputProtocol("paper", IMAGENET_MEAN, IMAGENET_STD, size=224, resize=256),
     "native": InputProtocol("native", IMAGENET_MEAN, IMAGENET_STD),
     "glyphs": InputProtocol("glyphs", (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)),
+    "unit": InputProtocol("unit", (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
 }
 """The protocols that need no network; `timm` is read from one."""
 

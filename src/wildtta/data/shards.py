@@ -16,7 +16,7 @@ import numpy as np
 from wildtta.data.errors import DataError, layout_error, some_of
 from wildtta.data.image_files import EncodedImages, is_image
 from wildtta.data.image_set import class_names
-from wildtta.data.sources import TarSource, files_below
+from wildtta.data.sources import TarSource
 from wildtta.progress import shown
 
 LAYOUT = "tar files with <key>.jpg (png, webp ...) and <key>.cls (the class index as text) or <key>.json with a 'label'"
@@ -65,10 +65,11 @@ def _shard_paths(path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 def _samples(source: TarSource) -> Iterator[tuple[str, int]]:
     """(name of the image file, label) of every sample in a shard, in the shard's order."""
     by_key: dict[str, dict[str, str]] = {}
-    for name in files_below(source):
+    for name in source.stored():
         folder, _, last = name.rpartition("/")
         key, _, kind = last.partition(".")  # a sample's key ends at the first dot of the file's name
-        by_key.setdefault(f"{folder}/{key}", {})[kind.lower()] = name
+        # What the file is for may stand before its kind, as in CCC's <key>.input.jpg and <key>.output.cls.
+        by_key.setdefault(f"{folder}/{key}", {})[kind.lower().rpartition(".")[2]] = name
     for parts in by_key.values():
         image = next(filter(is_image, parts.values()), None)
         if image is not None:

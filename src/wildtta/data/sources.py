@@ -143,6 +143,11 @@ class TarSource(_ArchiveTree):
             place = f"in the middle of {cut[0]}" if cut else "without the end mark of a tar"
             raise DataError(f"{path} ends {place}: the file is not complete; fetch it again")
 
+    def stored(self) -> list[str]:
+        """All files in the order in which they lie in the tar."""
+        listed = {file for files in self._files.values() for file in files}
+        return [name for name in self._span if name in listed]
+
     def read(self, name: str) -> bytes:
         return self._read_at(*self._span[name])
 

@@ -37,7 +37,9 @@ def find_fusions(network: nn.Module, head: nn.Module, images: Tensor) -> Fusions
     noise = torch.randn(2, *images.shape[1:], generator=generator).to(images.device, images.dtype)
     try:
         # One algorithm for one convolution, so that the same numbers give the same bits.
-        repeatable = cudnn.flags(enabled=cudnn.enabled, benchmark=False, deterministic=True, allow_tf32=cudnn.allow_tf32)
+        repeatable = cudnn.flags(
+            enabled=cudnn.enabled, benchmark=False, deterministic=True, allow_tf32=cudnn.allow_tf32
+        )
         with torch.no_grad(), torch.random.fork_rng([images.device] if images.is_cuda else []), repeatable:
             watch = _Watch(network, head)
             expected = watch.logits(noise)
@@ -75,7 +77,9 @@ class _Watch(TorchFunctionMode):
         with contextlib.ExitStack() as stack:
             for module in self._network.modules():
                 stack.enter_context(module.register_forward_pre_hook(self._pass, with_kwargs=True))
-                stack.enter_context(module.register_forward_hook(lambda module, given, result: self._pass(module, result)))
+                stack.enter_context(
+                    module.register_forward_hook(lambda module, given, result: self._pass(module, result))
+                )
             with self:
                 result = self._network(images)
         for gamma in self._behind(result):

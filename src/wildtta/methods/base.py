@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from wildtta.methods.options import check_options
 from wildtta.network.parameters import ParameterChoice, Scope
 from wildtta.step.report import Answer, Output, StepReport
+from wildtta.step.selective_reset import ASR
 
 if TYPE_CHECKING:
     from wildtta.network import Network
@@ -60,12 +61,17 @@ class Method:
         """The hyper-parameters, as they would be given to :func:`wildtta.adapt`."""
         return {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
 
+    def plain_options(self) -> dict[str, Any]:
+        """The hyper-parameters that can be written down: plain values, and tables of them."""
+        tables = {name: asdict(value) if isinstance(value, ASR) else value for name, value in self.options().items()}
+        return {name: value for name, value in tables.items() if is_plain(value) or isinstance(value, dict)}
+
     def identity(self, batch_size: int) -> dict[str, Any]:
         """Everything that decides the method's numbers, as plain values: options, and the rates behind an open ``lr``.
 
         The rates are the paper's pair, and between its two batch sizes those in force.
         """
-        plain = {name: value for name, value in self.options().items() if is_plain(value)}
+        plain = self.plain_options()
         if plain.get("lr", 0) is None:
             between = 1 < batch_size < 64
             plain["learning_rates"] = {
@@ -76,7 +82,7 @@ class Method:
 
     def resolved(self, network: Network, batch_size: int) -> dict[str, Any]:
         """The plain options with the values in force on ``network``: what the defaults leave open is filled in."""
-        plain = {name: value for name, value in self.options().items() if is_plain(value)}
+        plain = self.plain_options()
         return {**plain, "lr": self.learning_rate(network.family, batch_size)} if "lr" in plain else plain
 
     def learning_rate(self, family: str, batch_size: int) -> float:
@@ -105,8 +111,8 @@ class Method:
         """
         return engine.batch_statistics
 
-    def why_silent(self, engine: Engine) -> str:
-        """Why nothing has been learned for long, and what to do: the end of a warning."""
+    def why_silent(self, engine: Engine) -> str | None:
+        """Why nothing has been learned for long, and what to do: the end of a warning. None: it rests as it should."""
         return (
             f"{int(engine.memory['skipped'])} batches so far could not be learned from (values that are not finite). Check "
             "that inputs are prepared as in training"

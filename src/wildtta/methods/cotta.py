@@ -71,7 +71,9 @@ class CoTTA(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.optimizer != "sgd" and (self.momentum, self.nesterov) != (0.9, True):
-            raise ValueError(f"momentum and nesterov belong to sgd and have no effect with {self.optimizer}; leave them out")
+            raise ValueError(
+                f"momentum and nesterov belong to sgd and have no effect with {self.optimizer}; leave them out"
+            )
 
     @classmethod
     def example_options(cls, images: Tensor) -> dict[str, Any]:

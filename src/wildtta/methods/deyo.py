@@ -49,10 +49,6 @@ class ShapeSensitive(GradientMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not callable(self.destruction) and self.destruction not in ("patch", "pixel", "occlusion"):
-            raise ValueError(
-                f"destruction must be patch, pixel, occlusion or a function of (images, generator), got {self.destruction!r}"
-            )
         if self.destruction != "patch" and self.grid != 4:
             raise ValueError(f"grid={self.grid} has no effect while destruction is not 'patch'; leave it out")
 

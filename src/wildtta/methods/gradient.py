@@ -18,11 +18,13 @@ from wildtta.methods.options import AT_LEAST_ONE, POSITIVE, SHARE, option
 from wildtta.step.loop import Gradient, Loss, Selection, online_step
 from wildtta.step.optimizers import clip_gradient
 from wildtta.step.report import Answer, Output
+from wildtta.step.selective_reset import ASR
 
 if TYPE_CHECKING:
     from wildtta.step.engine import Engine
 
-
+Recovery = float | ASR | Literal["asr"] | None
+"""A threshold of SAR's recovery, a selective reset, or none."""
 
 @dataclass(frozen=True, kw_only=True)
 class GradientMethod(Method):
@@ -41,12 +43,32 @@ class GradientMethod(Method):
     clip_norm: float | None = option("scale the gradient down to this norm", None, within=POSITIVE)
     steps: int = option("updates per batch", 1, within=AT_LEAST_ONE)
     episodic: bool = option("start every batch from the source weights", False)
-    recovery: float | None = option(
-        "e₀: go back to the initial state when the moving entropy falls below this; None: never", None, within=POSITIVE
+    recovery: Recovery = option(
+        "e₀: go back to the initial state when the moving entropy falls below this; 'asr' or an ASR: selective reset; "
+        "None: never",
+        None,
+        within=POSITIVE,
     )
     recovery_keep: float = option("weight of the old value in the moving entropy", 0.9, within=SHARE, needs="recovery")
 
+    def __post_init__(self) -> None:
+        if self.recovery is not None and not isinstance(self.recovery, int | float):
+            object.__setattr__(self, "recovery", ASR.of(self.recovery))
+        super().__post_init__()
+        if self.selective_reset is not None and self.recovery_keep != 0.9:
+            raise ValueError(f"recovery_keep={self.recovery_keep} has no effect with a selective reset; leave it out")
+
     # -- what the loop asks ----------------------------------------------------------------------------------------------
+
+    @property
+    def least_entropy(self) -> float | None:
+        """e₀ of SAR's recovery; None where there is none."""
+        return float(self.recovery) if isinstance(self.recovery, int | float) else None
+
+    @property
+    def selective_reset(self) -> ASR | None:
+        """The selective reset, where that is the recovery."""
+        return self.recovery if isinstance(self.recovery, ASR) else None
 
     @property
     def selects(self) -> bool:
@@ -62,6 +84,11 @@ class GradientMethod(Method):
     def needs_samples(self) -> bool:
         """Whether a batch without a selected sample changes nothing; else momentum still moves the weights."""
         return False
+
+    @property
+    def differentiates_first_pass(self) -> bool:
+        """Whether the loss is differentiated through the pass that answers; else that pass keeps no graph."""
+        return True
 
     @property
     def leaves_out(self) -> bool:
@@ -80,7 +107,9 @@ class GradientMethod(Method):
         """As for every method, times ``lr_scale``."""
         return self.lr_scale * super().learning_rate(family, batch_size)
 
-    def why_silent(self, engine: Engine) -> str:
+    def why_silent(self, engine: Engine) -> str | None:
+        if self.resting(engine):
+            return None
         if not self.selects:
             return super().why_silent(engine)
         reliable = self.options().get("reliable")
@@ -92,12 +121,12 @@ class GradientMethod(Method):
 
     def declare(self, engine: Engine) -> dict[str, Tensor]:
         state = {"momentum": torch.zeros(engine.learnables.size, dtype=engine.learnables.dtype, device=engine.device)}
-        if self.recovery is not None:
+        if self.least_entropy is not None:
             state["e_m"] = torch.full((), math.nan, dtype=engine.dtype, device=engine.device)
-        return state
+        return state if self.selective_reset is None else {**state, **self.selective_reset.declare(engine)}
 
     def observed(self, engine: Engine) -> dict[str, Tensor]:
-        return {"e_m": engine.memory["e_m"]} if self.recovery is not None else {}
+        return {"e_m": engine.memory["e_m"]} if self.least_entropy is not None else {}
 
     def step(self, engine: Engine, images: Tensor) -> Answer:
         return online_step(self, engine, images)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from types import UnionType
 from typing import Any, Literal
 
@@ -95,7 +95,9 @@ def _check_type(name: str, value: Any, kind: Any) -> None:
     if kind is None or any(_fits(value, member) is not False for member in members):
         return
     choices = [word for member in members if typing.get_origin(member) is Literal for word in typing.get_args(member)]
-    named = [_word(member) for member in members if member is not type(None) and typing.get_origin(member) is not Literal]
+    named = [
+        _word(member) for member in members if member is not type(None) and typing.get_origin(member) is not Literal
+    ]
     words = [*named, *map(repr, choices), *(["None"] if type(None) in members else [])]
     error = ValueError if choices and isinstance(value, str) else TypeError
     raise error(f"{name} must be {' or '.join(dict.fromkeys(words))}, got {value!r}")
@@ -109,7 +111,7 @@ def _fits(value: Any, member: Any) -> bool | None:
     if member in (int, float):
         whole = isinstance(value, int) and not isinstance(value, bool)
         return whole or (member is float and isinstance(value, float))
-    kind = origin or member
+    kind = Iterable if origin is Sequence else origin or member  # numbers may come in a tensor or an array too
     if isinstance(value, str) and kind is not str:
         return False  # a text is a sequence too, but not of what is meant
     return isinstance(value, kind) if isinstance(kind, type) else None

@@ -49,7 +49,11 @@ def methods_page() -> str:
     parts = [_METHODS_HEAD, _table(list(COLUMNS), rows), _RATES_HEAD]
     parts.append(_table(["name", "convolutional", "transformer"], rates))
     for cls in known:
-        parts += [f"## {cls.name}", f"**{cls.title}**", *map(_wrapped, _markdown(inspect.getdoc(cls) or "").split("\n\n"))]
+        parts += [
+            f"## {cls.name}",
+            f"**{cls.title}**",
+            *map(_wrapped, _markdown(inspect.getdoc(cls) or "").split("\n\n")),
+        ]
     return _page(parts)
 
 
@@ -57,7 +61,9 @@ def options_page() -> str:
     """docs/options.md: :func:`wildtta.adapt`'s arguments, what gradient methods share, each method's own options."""
     known = config_classes().values()
     members = ", ".join(f"`{cls.name}`" for cls in known if issubclass(cls, GradientMethod))
-    family = _wrapped(f"{members} have these options. Where a method has another default, its own table below shows it.")
+    family = _wrapped(
+        f"{members} have these options. Where a method has another default, its own table below shows it."
+    )
     parts = [_OPTIONS_HEAD, _table(["argument", "meaning"], _adapt_arguments()), _FAMILY_HEAD, family]
     parts += [_table(_OPTION_HEADINGS, _options(GradientMethod)), _OWN_HEAD]
     for cls in known:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from wildtta.methods.deyo import ShapeSensitive
+from wildtta.methods.gradient import Recovery
 from wildtta.methods.losses import mean_row
 from wildtta.methods.options import NOT_NEGATIVE, POSITIVE, Range, option
 from wildtta.methods.registry import register
@@ -55,15 +56,20 @@ class ReCAP(ShapeSensitive):
     needs_source: ClassVar[str] = "images, for the feature variance; without them the stream's first images give it"
     passes: ClassVar[str] = "1 + c / s (c: share with small regional entropy, s: of these, share with large PLPD)"
 
-    recovery: float | None = option(
-        "e₀: go back to the initial state when the moving average of half the loss falls below this", 0.2, within=POSITIVE
+    recovery: Recovery = option(
+        "e₀: go back to the initial state when the moving average of half the loss falls below this; 'asr' or an ASR: "
+        "selective reset; None: never",
+        0.2,
+        within=POSITIVE,
     )
     instability: float = option("λ, weight of the regional instability", 0.5, within=NOT_NEGATIVE)
     tau: float = option("τ, size of the region", 1.2, within=POSITIVE)
     region_reliable: float | None = option(
         "τ_RE in units of ln C; None: 0.8 (convolutional), 1 (transformer)", None, within=POSITIVE
     )
-    margin: float | None = option("L₀ in units of ln C; None: 0.8 (convolutional), 1 (transformer)", None, within=POSITIVE)
+    margin: float | None = option(
+        "L₀ in units of ln C; None: 0.8 (convolutional), 1 (transformer)", None, within=POSITIVE
+    )
     largest_weight: float | None = option(
         "w; None: 3 (convolutional), 1.5 (transformer), 5 (batches of one)", None, within=POSITIVE
     )

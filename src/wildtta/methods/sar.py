@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from wildtta.methods.base import Rates
-from wildtta.methods.gradient import EntropyMethod, threshold
+from wildtta.methods.gradient import EntropyMethod, Recovery, threshold
 from wildtta.methods.options import POSITIVE, option
 from wildtta.methods.registry import register
 from wildtta.network.parameters import Scope
@@ -62,8 +62,11 @@ class SAR(EntropyMethod):
     second_filter: bool = option(
         "drop samples that are unreliable at the perturbed weights", True, needs=("sharpness", "reliable")
     )
-    recovery: float | None = option(
-        "e₀: go back to the initial state when the moving entropy falls below this; None: never", 0.2, within=POSITIVE
+    recovery: Recovery = option(
+        "e₀: go back to the initial state when the moving entropy falls below this; 'asr' or an ASR: selective reset; "
+        "None: never",
+        0.2,
+        within=POSITIVE,
     )
     step_without_samples: bool = option(
         "a batch without a selected sample still moves the weights by momentum, as the authors' code does",

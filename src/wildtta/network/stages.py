@@ -126,3 +126,29 @@ def parameters_up_to(network: nn.Module, stage: str) -> list[str]:
     end = seen.spans[stage][1]
     early = {name for name, (entered, _) in seen.spans.items() if entered < end}
     return [name for name, _ in network.named_parameters() if name.rpartition(".")[0] in early]
+
+
+def token_blocks(network: nn.Module) -> tuple[list[str], int]:
+    """The blocks of a transformer in order of execution, and the width of its tokens.
+
+    They are the outermost chain of one class whose members take tokens [batch, tokens, width] and give as many.
+    """
+    seen = probe(network)
+    for chain in [] if seen is None else _chains(network, norms_in_order(network, seen), seen):
+        assert seen is not None
+        shapes = {shape for name in chain for shape in seen.shapes[name]}
+        shape = shapes.pop()
+        if not shapes and shape is not None and len(shape) == 3:
+            return chain, shape[-1]
+    raise ValueError(
+        f"{type(network).__name__} has no chain of blocks that work on tokens [batch, tokens, width], as a ViT has; "
+        "prompts can be put into such networks alone"
+    )
+
+
+def first_norm(network: nn.Module, block: str) -> nn.Module:
+    """The norm that runs first within ``block``."""
+    names = [name for name in norms_in_order(network, probe(network)) if name.startswith(f"{block}.")]
+    if not names:
+        raise ValueError(f"the block {block!r} of {type(network).__name__} has no norm layer")
+    return network.get_submodule(names[0])

@@ -71,7 +71,7 @@ class NormStatistics:
         return torch.cat(parts) / len(self._layers)
 
     @contextlib.contextmanager
-    def chosen(self, rule: Rule, moments: BatchMoments) -> Iterator[None]:
+    def chosen(self, rule: Rule, moments: BatchMoments = mean_moments) -> Iterator[None]:
         """Within, every layer normalises by what ``rule`` makes of the batch's ``moments``; gradients flow through both.
 
         The input of a layer is standardised before the layer sees it, and the layer itself is given the moments (0, 1):

@@ -303,7 +303,7 @@ def _grow(view: View) -> Iterator[Part]:
 def _growth_accelerates(view: View) -> Iterator[Part]:
     values = list(view.line(VIT, _redundancy_row(view, VIT)).values())
     first, last = values[2] - values[1], values[5] - values[4]
-    holds = last > first and close(view, first, 3.1, 1.0) and close(view, last, 97.9, 10.0)
+    holds = 0 < first < last and close(view, first, 3.1, 1.0) and close(view, last, 97.9, 10.0)
     yield holds, f"ViT R: {first:+.3g} from level 1 to 2, {last:+.3g} from 4 to 5"
 
 

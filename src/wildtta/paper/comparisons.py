@@ -33,11 +33,13 @@ from wildtta.paper.plan import (
     NETWORKS,
     SINGLE,
     averaged_rows,
+    by_corruption,
     corruption_table,
     place,
 )
 from wildtta.paper.printed import printed
-from wildtta.paper.settings import BN, GLYPH_RENDITION, GN, VIT, Setting
+from wildtta.paper.recipes import RECIPES
+from wildtta.paper.settings import BN, EPISODIC, GLYPH_RENDITION, GN, VIT, Setting
 from wildtta.paper.view import TooShort, View
 
 _BN_METHODS = ("NoAdapt", "MEMO", "DDA", "Tent", "EATA")
@@ -209,9 +211,12 @@ TABLE_4 = Experiment(
 
 
 def _continual(setting: Setting) -> Iterator[Spot]:
-    """One run over all domains gives a number for each."""
+    """One run over all domains gives a number for each; MEMO and DDA, which carry nothing on, have table 1's runs."""
     for network in BOTH:
         for label in _ALL_METHODS:
+            if RECIPES[label].method in EPISODIC:
+                yield from by_corruption(setting, "5", network, label, (network, label), scenario=LABEL_SHIFT)
+                continue
             whole = place(setting, network, label, (network, label), AVERAGE, table="5", scenario=CONTINUAL)
             for name in setting.scale.corruptions:
                 value, std = printed("5").number(network, label, name)
@@ -258,6 +263,14 @@ def _does_not_collapse(view: View) -> Iterator[Part]:
         yield value > alone and lowest > 0.5, told
 
 
+def _far_above_tent(view: View) -> Iterator[Part]:
+    for network, printed_gain in ((GN, 27.0), (VIT, 58.6)):
+        sar, tent = (view.mean(network, method, AVERAGE) for method in ("SAR", "Tent"))
+        # "A large margin" on other data: five points.
+        holds = sar - tent >= 5 and close(view, sar - tent, printed_gain, 2.0)
+        yield holds, f"{network}: SAR {sar:.1f}, Tent {tent:.1f}"
+
+
 def _nowhere_below(view: View) -> Iterator[Part]:
     for network in BOTH:
         gains = {c: view.mean(network, "SAR2", c) - view.mean(network, "NoAdapt", c) for c in view.corruptions}
@@ -280,10 +293,11 @@ TABLE_5 = Experiment(
     Claim("On GN the standard deviation of SAR²'s average is about a tenth of SAR's", _steadier),
     Claim(
         "SAR is far above Tent on both networks (27.4 and 0.4, 60.9 and 2.3)",
-        all_of(*(above((network, "SAR"), (network, "Tent"), AVERAGE) for network in BOTH)),
+        _far_above_tent,
     ),
     Claim("SAR² stays effective: in no domain it is below the unadapted network", _nowhere_below),
     Claim("Recovery never triggers for SAR²", _NEVER_RECOVERS),
+    note="MEMO and DDA start every image from the source: their runs are those of table 1, as in the paper",
 )
 
 

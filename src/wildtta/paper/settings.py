@@ -76,7 +76,7 @@ _ROUGH = {"surface": {"steps": 5, "images": 8}, "scatter": {"images": 8}, "tsne"
 FULL = Scale(name="full", measures={"surface": {"steps": 21}})
 #: Glyphs are unlimited; this is what shows the effects.
 GLYPHS = dataclasses.replace(
-    FULL, draws=20, limits={"mild": 4000, "single": 1000, "mixed": 15000}, slow_limit=200, slow_draws=1,
+    FULL, draws=20, limits={"mild": 4000, "single": 1000, "mixed": 15000}, slow_limit=320, slow_draws=1,
     ratios=(1, 10, 100, 1000, 500000), large_batches=(32, 64, 128, 256, 512),
 )  # fmt: skip
 QUICK = Scale(
@@ -160,7 +160,7 @@ class Setting:
             names = ", ".join(f"{network.model} for {name}" for name, network in self.networks.items())
             random = "" if self._pinned else ", not the trained weights"
             few = self.scale.slow_limit
-            slow = f"; MEMO, TTT and DDA on {few} images of a stream" if few else ""
+            slow = f"; MEMO, TTT and DDA on at most {few} images of a corruption" if few else ""
             return f"glyphs, 200 classes, small networks ({names}){random}{size}{slow}"
         data = {"imagenet-c": "ImageNet-C", "folder": "own folder, corrupted on the fly"}[self.where]
         weights = "" if self._pinned else ", not the paper's weights"

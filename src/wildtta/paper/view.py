@@ -11,7 +11,7 @@ from typing import Any
 
 from wildtta.bench import Cell, Row
 from wildtta.paper.experiment import AVERAGE, Claim, Experiment, Spot
-from wildtta.paper.settings import Setting
+from wildtta.paper.settings import EPISODIC, Setting
 from wildtta.report.outcome import Outcome, Status
 from wildtta.report.runs import look_up
 
@@ -21,9 +21,12 @@ TOP_CLASS, STREAM_SECONDS = "top class", "stream seconds"
 #: Behind a metric: as much for as many images as the paper's streams have, so that streams of any length compare.
 PER_STREAM = " per 50,000 images"
 _STREAM = 50_000
+_OF_COST = ("cost/", STREAM_SECONDS)
 
 #: A claim is not decided by numbers over fewer images: their standard error is up to 3.5 points.
 LEAST_IMAGES = 200
+#: Nor, where it is about what was learned, by runs with fewer updates: the paper's streams have at least 780.
+LEAST_UPDATES = 20
 #: Nor by a run with a bank that took fewer backward passes per image: its stream was over when it began to learn.
 _LEAST_LEARNED = 0.2
 
@@ -58,6 +61,8 @@ class View:
         self.spots = experiment.plan(setting)
         self.fewest: int | None = None
         """The fewest images behind any number that was asked for."""
+        self.fewest_updates: int | None = None
+        """The fewest updates of any run behind what was asked for, but for its cost."""
         self.waiting: str = ""
         """A run behind such a number that was over before, or soon after, its bank was full."""
         self._rows = rows
@@ -116,13 +121,17 @@ class View:
             where = " / ".join((*spot.row, spot.column))
             raise NotRun(spot.missing or next(filter(None, lacks), f"{where} has nothing to run here"))
         for rows in found.values():
-            self._count(rows)
+            self._count(rows, updates=not spot.metric.startswith(_OF_COST))
         return {seed: statistics.fmean(value_of(row, spot.metric) for row in rows) for seed, rows in found.items()}
 
-    def _count(self, rows: Sequence[Row]) -> None:
+    def _count(self, rows: Sequence[Row], *, updates: bool = True) -> None:
         images = [look_up(row, "metrics/samples") for row in rows]
         if None not in images:
             self.fewest = min(sum(images), sum(images) if self.fewest is None else self.fewest)
+        if updates:
+            online = (row for row in rows if row["cell"]["method"] not in {"none", *EPISODIC})
+            counts = [look_up(row, "cost/batches") for row in online]
+            self.fewest_updates = min((n for n in (*counts, self.fewest_updates) if n is not None), default=None)
         for row in rows:
             needed, learned = look_up(row, "resolved/warmup"), look_up(row, "cost/backwards")
             if needed and learned is not None and learned < _LEAST_LEARNED * (look_up(row, "metrics/samples") or 0):
@@ -222,7 +231,7 @@ class View:
 def decide(claim: Claim, view: View) -> Outcome:
     """Evaluate one claim of the view's experiment."""
     seen = copy.copy(view)
-    seen.fewest, seen.waiting = None, ""
+    seen.fewest, seen.fewest_updates, seen.waiting = None, None, ""
     status: Status
     try:
         parts = list(claim.check(seen))
@@ -230,6 +239,8 @@ def decide(claim: Claim, view: View) -> Outcome:
         numbers = "; ".join(text for _, text in parts)
         if seen.fewest is not None and seen.fewest < LEAST_IMAGES:
             raise TooShort(f"{numbers}: over {seen.fewest} images only")
+        if seen.fewest_updates is not None and seen.fewest_updates < LEAST_UPDATES:
+            raise TooShort(f"{numbers}: after {seen.fewest_updates} updates only")
         if seen.waiting:
             raise TooShort(f"{numbers}: {seen.waiting}")
     except TooShort as reason:

@@ -22,6 +22,7 @@ def command_for(cell: Cell) -> str:
         ("--weights", cell.weights),
         *_pairs("--option", cell.options),
         ("--regularise", cell.regularise or None),
+        ("--pace", cell.pace or None),
         ("--scenario", cell.scenario),
         *_pairs("--scenario-option", cell.scenario_options),
         *(("--corruption", name) for name in cell.corruptions or ("clean",)),

@@ -11,7 +11,9 @@ from wildtta.report.outcome import Outcome
 Better = Literal["high", "low", "none"]
 
 PARTIAL = "(n of m): over n of the column's m corruptions, not to be compared with numbers over more"
-COLLAPSED = "† collapsed: one class took over a fifth of the answers in the stream's last fifth, at least twice its share"
+COLLAPSED = (
+    "† collapsed: one class took over a fifth of the answers in the stream's last fifth, at least twice its share"
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -62,6 +62,7 @@ class Engine:
         """Calls answered so far, paused ones included; it never goes back."""
         self.unfinished: Callable[[], None] | None = None
         """While the state is being changed: what brings it back to where it was."""
+        self.snapshot = Snapshot()
         self.gate_open = False
         """Whether the host has seen that the method may learn (it looks until then)."""
         self.compiled: CompiledNetwork | None = None
@@ -115,6 +116,13 @@ class Engine:
             raise TypeError(f"{self.method.name} learns nothing, so there are no source weights to measure")
         return float(self.source.cpu().double().norm())
 
+    def distance(self) -> Tensor:
+        """‖θ − θ₀‖ / ‖θ₀‖, NaN where nothing learns."""
+        if self.source is None:
+            return torch.full((), torch.nan)
+        share: Tensor = (self.learnables.vector() - self.source).norm() / self.source.norm().clamp(min=1e-12)
+        return share
+
     # -- state ---------------------------------------------------------------------------------------------------------
 
     def initial_state(self) -> dict[str, Tensor]:
@@ -154,7 +162,8 @@ class Engine:
     @contextlib.contextmanager
     def all_or_nothing(self) -> Iterator[None]:
         """What is done within changes the state as a whole, or leaves it as it was."""
-        self.unfinished = Snapshot(self).restore
+        self.snapshot.take(self)
+        self.unfinished = functools.partial(self.snapshot.restore, self)
         yield
         self.unfinished = None
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import threading
 import warnings
 from collections.abc import Callable, Hashable, Iterator
@@ -86,7 +87,7 @@ class GraphRunner:
             return False
         if self.engine.inputs is not None:
             return False  # a recording reads its images from one place, and these arguments lie elsewhere each time
-        if method.episodic or method.steps > 1:
+        if method.episodic or method.steps > 1 or method.selective_reset is not None:
             return False
         key = self._key(images)
         repeated, self._last_key = key == self._last_key, key
@@ -182,7 +183,9 @@ class GraphRunner:
     @contextlib.contextmanager
     def _unchanged_state(self) -> Iterator[None]:
         engine = self.engine
-        engine.unfinished = Snapshot(engine).restore
+        before = Snapshot()
+        before.take(engine)
+        engine.unfinished = functools.partial(before.restore, engine)
         engine.fixed_shapes = True
         try:
             yield

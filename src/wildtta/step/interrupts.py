@@ -8,6 +8,7 @@ signal while one waits is handled at once: a step that hangs can be stopped.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import signal
 import threading
@@ -46,6 +47,16 @@ def _hand_over() -> None:
             _hand_over()
 
 
+@functools.cache
+def _handles_signals() -> bool:
+    """Whether this interpreter may set handlers; a sub-interpreter may not, and is not interrupted either."""
+    try:
+        _c_module.signal(_NUMBERS[0], _c_module.getsignal(_NUMBERS[0]))
+    except (ValueError, TypeError):  # TypeError: a handler that was not set from Python
+        return False
+    return True
+
+
 class Held:
     """Within, Python's signal handlers wait; in other threads than the main one there is nothing to do."""
 
@@ -54,7 +65,7 @@ class Held:
 
     def __enter__(self) -> None:
         global _depth
-        if threading.current_thread() is not threading.main_thread():
+        if threading.current_thread() is not threading.main_thread() or not _handles_signals():
             return
         for number in _NUMBERS if _depth == 0 else ():
             handler = _c_module.getsignal(number)

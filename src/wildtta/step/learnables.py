@@ -69,14 +69,19 @@ class Learnables:
 
     def gradient(self, loss: Tensor, *, retain_graph: bool = False) -> Tensor:
         """∂loss/∂θ as a vector; 0 for a parameter that the loss does not reach."""
-        if not loss.requires_grad:
-            return torch.zeros(self.size, device=self.device, dtype=self.dtype)
-        found = torch.autograd.grad(loss, self.parameters, allow_unused=True, retain_graph=retain_graph)
-        pieces = [
-            (torch.zeros_like(parameter) if piece is None else piece).reshape(-1).to(self.dtype)
-            for piece, parameter in zip(found, self.parameters, strict=True)
-        ]
-        return torch.cat(pieces)
+        return self.gradient_with(loss, (), retain_graph=retain_graph)[0]
+
+    def gradient_with(
+        self, loss: Tensor, others: Sequence[Tensor], *, retain_graph: bool = False
+    ) -> tuple[Tensor, list[Tensor]]:
+        """∂loss/∂θ as a vector, and the gradients for ``others`` from the same backward pass."""
+        wanted = [*self.parameters, *others]
+        found: Sequence[Tensor | None] = [None] * len(wanted)
+        if loss.requires_grad:
+            found = torch.autograd.grad(loss, wanted, allow_unused=True, retain_graph=retain_graph)
+        filled = [torch.zeros_like(at) if piece is None else piece for piece, at in zip(found, wanted, strict=True)]
+        number = len(self.parameters)
+        return torch.cat([piece.reshape(-1).to(self.dtype) for piece in filled[:number]]), filled[number:]
 
     def split(self, vector: Tensor) -> dict[str, Tensor]:
         """``vector`` as named tensors of the parameters' shapes (views)."""

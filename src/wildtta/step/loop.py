@@ -128,7 +128,7 @@ def _one_update(method: GradientMethod, engine: Engine, images: Tensor) -> Answe
             return _finish(method, engine, seen, Gradient.none(engine), len(images), 0)
     selective = learns_on_selected(method, engine)
     keep_graph = not selective or (engine.share or 0.0) > KEEP_GRAPH_ABOVE
-    seen = predict(method, engine, images, grad=keep_graph)
+    seen = predict(method, engine, images, grad=keep_graph and method.differentiates_first_pass)
     with losses_in_full_precision(images.device):
         if seen.gate is not None and not engine.gate_open:
             # Read until the gate opens; should it close again (a recovery), it is masked on the device.
@@ -153,18 +153,22 @@ def _one_update(method: GradientMethod, engine: Engine, images: Tensor) -> Answe
 
 def learns_on_selected(method: GradientMethod, engine: Engine) -> bool:
     """Whether the passes that learn may leave out samples that are not selected."""
+    if getattr(engine.network.module, "rows_per_sample", 1) > 1:  # pixels: the image behind one is behind others too
+        return False
     return method.selects and not method.wants_whole_batch and not engine.batch_statistics
 
 
 def predict(method: GradientMethod, engine: Engine, images: Tensor, *, grad: bool) -> Prediction:
     """The first half: predict and select.
 
-    An image that is not finite is passed as zeros, is not selected, and has NaN for an answer: its gradient is then 0 and
-    not NaN, and the others are learned from. Nothing is read for that.
+    An image that is not finite is passed with zeros in it, is not selected, and has NaN for an answer: its gradient is
+    then 0 and not NaN, and the others are learned from. Nothing is read for that.
     """
     finite = torch.isfinite(engine.levels(images))
     output = engine.forward(engine.finite_images(images, finite), grad=grad)
     logits = logits_of(output.raw).detach()
+    if len(logits) > len(images):  # pixels are samples (:mod:`wildtta.segmentation`)
+        finite = finite.repeat_interleave(len(logits) // len(images))
     output.raw = with_logits(output.raw, logits.masked_fill(~finite[:, None], math.nan))
     output.usable = finite & torch.isfinite(logits).all(1)
     with losses_in_full_precision(images.device):
@@ -202,7 +206,10 @@ def _finish(
     memory, learnables, last = engine.memory, engine.learnables, found.last
     output = method.answered(engine, seen.output)
     theta = learnables.vector()
+    reset = method.selective_reset
     gradient = found.value if last is None else method.adjusted(engine, found.value, theta)
+    if reset is not None and last is not None:
+        gradient = reset.penalised(engine, gradient, theta)
     direction, momentum = momentum_update(
         gradient, memory["momentum"], momentum=method.momentum, nesterov=method.nesterov
     )
@@ -221,8 +228,11 @@ def _finish(
     engine.keep(learns, {"momentum": momentum})
     values = torch.where(learns, updated, theta)
     trigger = None
-    if method.recovery is not None:
-        values, trigger = _recover(method, engine, method.recovery, last, values, learns & (selected > 0))
+    if method.least_entropy is not None:
+        values, trigger = _recover(method, engine, method.least_entropy, last, values, learns & (selected > 0))
+    elif reset is not None:
+        values, trigger = reset.watch(engine, seen.output, found.value, theta, values, usable)
+        seen.selection.further_forwards += len(seen.output.logits)
     learnables.assign(values)
     method.remember(engine, seen.output, seen.selection, sound)
     if trigger is not None:
@@ -267,38 +277,36 @@ def _report(
     backwards: int,
 ) -> StepReport:
     """Counters and the report. The paper counts a selected sample once more in each pass that learns."""
-    number, device, selection, first = len(seen.output.logits), engine.device, seen.selection, found.first
-    report = StepReport.of_prediction(seen.output, engine)
-    everything = torch.full((), number, device=device)
-    report.entropies = report.entropies.masked_fill(~seen.usable, math.nan)
-    report.selected = everything if selection.mask is None else selection.mask.sum()
-    counted = everything if method.wants_whole_batch else report.selected
+    number, selection, first, norm = len(seen.output.logits), seen.selection, found.first, found.first_norm
+    assert selection.mask is not None
+    selected = selection.mask.sum()
+    counted = torch.full_like(selected, number) if method.wants_whole_batch else selected
     if first is None:
         counted = torch.zeros_like(counted)
     elif seen.gate is not None:
         counted = counted * seen.gate
-    report.forwards = number + found.forwards * counted + selection.further_forwards
-    report.backwards = found.backwards * counted + selection.further_backwards
-    report.computed_forwards = torch.as_tensor(forwards + selection.further_forwards)
-    report.computed_backwards = torch.as_tensor(backwards + selection.further_backwards)
+    passes = {
+        "forwards": number + found.forwards * counted + selection.further_forwards,
+        "backwards": found.backwards * counted + selection.further_backwards,
+        "computed_forwards": torch.as_tensor(forwards + selection.further_forwards),
+        "computed_backwards": torch.as_tensor(backwards + selection.further_backwards),
+    }
+    unusable = ~seen.usable
     engine.count(
         skipped=~sound,
-        learned=learns & (torch.as_tensor(found.first_norm, device=device) > 0),
-        left_out=(~seen.usable).sum(),
-        forwards=report.forwards,
-        backwards=report.backwards,
-        computed_forwards=report.computed_forwards,
-        computed_backwards=report.computed_backwards,
+        learned=learns & (norm > 0) if isinstance(norm, Tensor) else 0,
+        left_out=unusable.sum(),
+        **passes,
     )
-    report.mask = torch.ones_like(report.mask) if selection.mask is None else selection.mask
-    report.gradient_norm = torch.as_tensor(found.first_norm)
-    report.gradient_norm_second = torch.as_tensor(found.second_norm)
-    report.learned = learns
+    report = StepReport.of_prediction(seen.output, engine)
+    for name, value in passes.items():
+        setattr(report, name, value)
+    report.entropies = report.entropies.masked_fill(unusable, math.nan)
+    report.selected, report.mask, report.learned = selected, selection.mask, learns
+    report.gradient_norm, report.gradient_norm_second = torch.as_tensor(norm), torch.as_tensor(found.second_norm)
     if first is not None and found.last is not None:
         report.selected_second = found.last.selected
         report.loss = first.total.detach()
         report.used_redundancy = None if first.redundancy is None else first.redundancy.detach()
         report.used_inequity = None if first.inequity is None else first.inequity.detach()
-    for name, value in engine.observed().items():
-        setattr(report, name, value.clone())
     return report

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -104,6 +105,10 @@ class StepReport:
     used_inequity: Tensor | None = None
     extra: dict[str, Tensor] = field(default_factory=dict)
     """What a single method adds."""
+    disagreement: float = math.nan
+    """Share of the images of the guard's last look that source and adapted network answer differently (NaN: no guard)."""
+    _top_share: Callable[[], Tensor] | None = None
+    _distance: Callable[[], Tensor] | None = None
     _features: Callable[[], tuple[Tensor, Network]] | None = None
 
     @property
@@ -124,10 +129,27 @@ class StepReport:
         """I of the features used: the one in the loss, else of this batch's features (computed when it is read)."""
         if self.used_inequity is not None:
             return self.used_inequity
+        return self.batch_inequity
+
+    @property
+    def batch_inequity(self) -> Tensor:
+        """I of this batch's own features, whatever the loss used: it rises when one class floods the batch."""
         assert self._features is not None
         features, network = self._features()
         with torch.no_grad():
             return inequity_of_logits(network.logits(features.mean(0, keepdim=True)))
+
+    @property
+    def top_share(self) -> Tensor:
+        """Share of the most predicted class over the last 1,000 images."""
+        assert self._top_share is not None
+        return self._top_share()
+
+    @property
+    def distance(self) -> Tensor:
+        """‖θ − θ₀‖ / ‖θ₀‖ of what learns, with the weights as they are when this is read (NaN: nothing learns)."""
+        assert self._distance is not None
+        return self._distance()
 
     def __repr__(self) -> str:
         def shown(value: Tensor) -> str:
@@ -166,13 +188,14 @@ class StepReport:
             learned=torch.tensor(False),
             loss=missing,
             **shown,
+            _distance=engine.distance,
             _features=lambda: (features, network),
         )
 
 
 _SHOWN = (
     *("seen", "selected", "selected_second", "entropy", "redundancy", "inequity", "gradient_norm", "e_m"),
-    *("resets", "bank_rows", "forwards", "backwards", "learned", "skipped"),
+    *("batch_inequity", "top_share", "distance", "resets", "bank_rows", "forwards", "backwards", "learned", "skipped"),
 )
 """What ``print(model.last)`` shows."""
 

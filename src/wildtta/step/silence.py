@@ -80,12 +80,8 @@ class Silence:
         learned, resets = engine.read(engine.memory["learned"], engine.memory["resets"])
         if learned != self._learned:
             self._samples = 0
-        elif self._samples >= FEWEST_SAMPLES:
-            self._tell(
-                "nothing",
-                f"{engine.method.name} has learned nothing from the last {self._samples} samples: "
-                f"{engine.method.why_silent(engine)}",
-            )
+        elif self._samples >= FEWEST_SAMPLES and (why := engine.method.why_silent(engine)) is not None:
+            self._tell("nothing", f"{engine.method.name} has learned nothing from the last {self._samples} samples: {why}")
         threshold = getattr(engine.method, "recovery", None)
         if threshold is not None and resets - self._resets >= RESETS_IN_A_ROW:
             self._tell(

@@ -22,7 +22,7 @@ FORMAT = "3"
 def fingerprint(network: nn.Module, source: Mapping[Tensor, Tensor]) -> str:
     """A hash of every weight and buffer of ``network`` before adaptation, and of which parameters learn.
 
-    ``source`` has the values from before adaptation of those. It reads the whole network: half a second for 100 million
+    ``source`` has the values from before adaptation of those. It reads the whole network: about a second for 100 million
     weights.
     """
     digest = hashlib.sha256()

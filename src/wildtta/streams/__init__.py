@@ -1,14 +1,15 @@
 """Which image comes when: streams of indices from labels, scenario and seed alone; images are read later.
 
-`mild`, `single`, `label_shift` and `dirichlet` order the images of one domain (int64 arrays of positions);
+`mild`, `single`, `label_shift`, `dirichlet` and `stored` order the images of one domain (int64 arrays of positions);
 `separate`, `mixed`, `continual` and `gradual` arrange domains into a `Stream`; `build` makes one by the
-scenario's name.
+scenario's name. `learning_turns` says which batches a method of some cost has time to learn from.
 """
 
 from wildtta.streams.domains import continual, gradual, mixed, separate, severity_ramp
 from wildtta.streams.label_shift import label_shift
 from wildtta.streams.labels import balanced_subset
-from wildtta.streams.orders import dirichlet, mild, single
+from wildtta.streams.orders import dirichlet, mild, single, stored
+from wildtta.streams.pace import learning_turns
 from wildtta.streams.scenarios import SCENARIOS, build, scenario_options
 from wildtta.streams.stream import Batch, Domain, Stream, given
 
@@ -24,10 +25,12 @@ __all__ = [
     "given",
     "gradual",
     "label_shift",
+    "learning_turns",
     "mild",
     "mixed",
     "scenario_options",
     "separate",
     "severity_ramp",
     "single",
+    "stored",
 ]

@@ -11,7 +11,7 @@ from typing import Any
 from wildtta.streams.domains import Labels, continual, gradual, mixed, separate
 from wildtta.streams.label_shift import label_shift
 from wildtta.streams.labels import IntArray
-from wildtta.streams.orders import dirichlet, mild, single
+from wildtta.streams.orders import dirichlet, mild, single, stored
 from wildtta.streams.stream import DomainLike, Stream, as_domains
 
 ORDERS: dict[str, Callable[..., IntArray]] = {
@@ -19,11 +19,12 @@ ORDERS: dict[str, Callable[..., IntArray]] = {
     "single": single,
     "label_shift": label_shift,
     "dirichlet": dirichlet,
+    "stored": stored,
 }
 """Orders within a domain by name."""
 
 _SCENARIOS: dict[str, tuple[Callable[..., Stream], str | None]] = {
-    **{name: (separate, name) for name in ("mild", "label_shift", "single", "dirichlet")},
+    **{name: (separate, name) for name in ("mild", "label_shift", "single", "dirichlet", "stored")},
     "mixed": (mixed, None),
     "continual": (continual, None),
     "continual_label_shift": (continual, "label_shift"),

@@ -225,12 +225,19 @@ def test_steady_equals_the_recorded_single_pass_method_of_version_0_1(kind: str,
     pool = golden.images(golden.pool["pool_u8"])
     with np.load(Path(__file__).parents[1] / "recordings" / "steady_0_1.npz", allow_pickle=False) as recorded:
         rows, logits, theta, learned = (recorded[f"{kind}/{name}"] for name in ("idx", "logits", "theta", "learned"))
-    at_one, at_sixty_four = wildtta.Steady.learning_rates["transformer" if kind == "vit" else "convolutional"]
-    rate = at_one + (at_sixty_four - at_one) * (len(rows[0]) - 1) / 63  # 0.1's straight line between batch sizes
-    model = wildtta.adapt(golden.network(kind), evidence=False, recovery=0.2, lr=rate)
+    model = wildtta.adapt(golden.network(kind), evidence=False, recovery=0.2)
     for step, row in enumerate(rows):
         ours = model(pool[torch.from_numpy(row)]).numpy()
         assert np.abs(ours - logits[step]).max() < 1e-9, step
         assert bool(model.last.learned) == bool(learned[step])
     ours = np.concatenate([value.numpy().ravel() for name, value in model.online_state().items() if "parameters/" in name])
     assert np.abs(ours - theta).max() < 1e-9
+
+
+def test_at_rest_it_answers_as_without_adaptation_without_a_backward_pass_and_says_so() -> None:
+    model, none = wildtta.adapt(build("gn_resnet")), wildtta.adapt(build("gn_resnet"), "none")
+    for batch in batches("gn_resnet", 3, 16):
+        assert torch.equal(model(batch), none(batch))
+        assert model.last.strength is not None
+        assert float(model.last.strength) == 0
+    assert model.cost.backwards == 0

@@ -51,13 +51,20 @@ class SAR2(SAR):
     learning_rates: ClassVar[Rates] = {"convolutional": (1e-3 / 16, 1e-3), "transformer": (5e-3 / 16, 5e-3)}
 
     entropy: float = option("weight of the entropy term; 0: off", 1.0, within=NOT_NEGATIVE)
-    redundancy: float | None = option("weight of R in units of 1/D: 1e3 means α = 10³/D; None: off", 1e3, within=POSITIVE)
+    redundancy: float | None = option(
+        "weight of R in units of 1/D: 1e3 means α = 10³/D; None: off", 1e3, within=POSITIVE
+    )
     inequity: float | None = option("weight β of I; None: off", 50.0, within=POSITIVE)
     normalisation: Literal["auto", "columns", "rows", "rows_centred", "rows_then_columns"] = option(
-        "of the features in R; auto: rows where they come from GroupNorm and ReLU, else columns", "auto", needs="redundancy"
+        "of the features in R; auto: rows where they come from GroupNorm and ReLU, else columns",
+        "auto",
+        needs="redundancy",
     )
     variance_floor: float = option(
-        "smallest column variance in R, relative to the mean column variance", 0.0, within=NOT_NEGATIVE, needs="redundancy"
+        "smallest column variance in R, relative to the mean column variance",
+        0.0,
+        within=NOT_NEGATIVE,
+        needs="redundancy",
     )
     bank: bool = option("R and I on the class-centroid bank; False: on the live batch", True)
     bank_rate: float = option("λ: weight of the new centroid in the bank", 0.9, within=SHARE, needs="bank")
@@ -66,7 +73,9 @@ class SAR2(SAR):
         needs="bank",
     )  # fmt: skip
     warmup_inclusive: bool = option("learn from ζ rows on (≥); False: from more than ζ", True, needs="bank")
-    warmup_scope: Literal["all", "regularisers"] = option("what waits for ζ: all learning, or R and I", "all", needs="bank")
+    warmup_scope: Literal["all", "regularisers"] = option(
+        "what waits for ζ: all learning, or R and I", "all", needs="bank"
+    )
     centroids: Literal["all", "reliable"] = option("samples that form centroids", "all", needs=("bank", "reliable"))
     perturbation: Literal["joint", "per_term"] = option(
         "one ε̂ from the whole loss, or one per term", "joint", needs="sharpness"
@@ -74,7 +83,9 @@ class SAR2(SAR):
     second_labels: Literal["first", "second"] = option(
         "pseudo labels of the second pass: kept or made anew", "first", needs=("sharpness", "bank")
     )
-    bank_refresh: Literal["after", "before"] = option("refresh the bank after or before the step", "after", needs="bank")
+    bank_refresh: Literal["after", "before"] = option(
+        "refresh the bank after or before the step", "after", needs="bank"
+    )
     bank_features: Literal["first", "post"] = option(
         "refresh it with the features of the first pass, or of a pass after the step", "first", needs="bank"
     )
@@ -110,10 +121,10 @@ class SAR2(SAR):
         """ζ: the paper's 100; with fewer than 200 classes, where the paper says nothing, half of them."""
         return self.warmup if self.warmup is not None else min(100, classes // 2)
 
-    def why_silent(self, engine: Engine) -> str:
+    def why_silent(self, engine: Engine) -> str | None:
         needed = self.warmup_rows(engine.network.classes)
-        rows = int(engine.memory["bank_count"]) if self.bank else needed
-        if rows >= needed:
+        rows = int(engine.memory["bank_count"]) if "bank_count" in engine.memory else needed
+        if rows >= needed or self.resting(engine):
             return super().why_silent(engine)
         return (
             f"learning waits until {needed} classes have been predicted, and the stream has shown {rows}. "
@@ -282,4 +293,6 @@ class SAR2Efficient(SAR2):
     order: ClassVar[int] = 220
     passes: ClassVar[str] = "1 + s / 2s (s: share of reliable samples)"
 
-    centroids: Literal["all", "reliable"] = option("samples that form centroids", "reliable", needs=("bank", "reliable"))
+    centroids: Literal["all", "reliable"] = option(
+        "samples that form centroids", "reliable", needs=("bank", "reliable")
+    )

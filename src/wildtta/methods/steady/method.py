@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from wildtta.methods.base import BatchStatistics, answer_with
+from wildtta.methods.gradient import Recovery
 from wildtta.methods.losses import mean_row
 from wildtta.methods.options import POSITIVE, SHARE, option
 from wildtta.methods.registry import register
@@ -68,8 +69,8 @@ class Steady(SAR2):
     - α = 5·10³/D, β = 100, no sharpness, no momentum, 40 times SAR²'s learning rate. R is over columns on every
       network, and ζ is a tenth of the classes (at least 10, at most half of them).
     - The gradient is at most b = 0.045 times as long as the source weights (``gradient_bound``).
-    - After every 64 samples the weights go p = 4 % of the way back to the source (``source_pull``), also at rest. This
-      is ROID's weight ensembling (https://arxiv.org/abs/2306.00650).
+    - After every 64 samples the weights go p = 4 % of the way back to the source (``source_pull``), also at
+      rest. This is ROID's weight ensembling (https://arxiv.org/abs/2306.00650).
     - No class weighs more than ten times its even share in the entropy term (``class_cap``).
     - No recovery: its 0.2 nats are the normal entropy of a network with few classes.
 
@@ -90,8 +91,11 @@ class Steady(SAR2):
     lr_scale: float = option("multiplies SAR²'s learning rate, or the given one", 40.0, within=POSITIVE)
     momentum: float = option("SGD momentum", 0.0, within=SHARE)
     sharpness: float | None = option("radius ρ; None: one pass", None, within=POSITIVE)
-    recovery: float | None = option(
-        "e₀: go back to the initial state when the moving entropy falls below this; None: never", None, within=POSITIVE
+    recovery: Recovery = option(
+        "e₀: go back to the initial state when the moving entropy falls below this; 'asr' or an ASR: selective reset; "
+        "None: never",
+        None,
+        within=POSITIVE,
     )
     redundancy: float | None = option("weight of R in units of 1/D; None: off", 5e3, within=POSITIVE)
     inequity: float | None = option("weight β of I; None: off", 100.0, within=POSITIVE)
@@ -107,6 +111,13 @@ class Steady(SAR2):
         within=POSITIVE,
         needs="entropy",
     )
+
+    def learning_rate(self, family: str, batch_size: int) -> float:
+        """A straight line between batches of 1 and 64, as in the grids that its numbers are from."""
+        if self.lr is not None:
+            return super().learning_rate(family, batch_size)
+        at_one, at_sixty_four = self.learning_rates[family]
+        return self.lr_scale * (at_one + (at_sixty_four - at_one) * min(1.0, (batch_size - 1) / 63))
 
     def normalisation_of(self, network: Network) -> Normalisation:
         return "columns" if self.normalisation == "auto" else self.normalisation
@@ -161,7 +172,7 @@ class Steady(SAR2):
         return not engine.norms and super().recordable(engine)
 
     def resting(self, engine: Engine) -> bool:
-        return self.evidence and not bool(engine.memory["strength"] > 0)
+        return self.evidence and not engine.norms and not bool(engine.memory["strength"] > 0)
 
     def answered(self, engine: Engine, output: Output) -> Output:
         if not self.evidence:
@@ -188,7 +199,7 @@ class Steady(SAR2):
         assert engine.source is not None
         # The same share per 64 samples, whether they come together or one by one.
         kept = float((1 - self.source_pull) ** ((engine.batch_size or 64) / 64))
-        return kept * theta + (1 - kept) * engine.source
+        return theta + (1 - kept) * (engine.source - theta)  # exactly the source where nothing was learned
 
     def remember(self, engine: Engine, first: Output, selection: Selection, allowed: Tensor) -> None:
         super().remember(engine, first, selection, allowed)

@@ -1,0 +1,157 @@
+"""What 2,000 hostile inputs cost a network that learns, with and without the guard.
+
+    python benchmarks/attacks.py --networks resnet_gn vit --device cuda --json attacks.jsonl
+    python benchmarks/attacks.py --networks testbed:rn26_gn --testbed FOLDER --methods steady tent
+    python benchmarks/attacks.py --table attacks.jsonl
+
+The protocol: noise of severity 4; the adapter first learns from 2,000 ordinary images, then one attacker (``poison.py``) sends
+2,000 inputs. Scored is the accuracy on other ordinary images of the same kind, paused, right before and right after the
+attack. Every attack starts from the same warmed-up state; the guard goes on from what it saw during the warm-up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import shlex
+import statistics
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import wildtta
+from poison import ATTACKS, BATCH, Attacker
+from pools import Pool, open_pool
+
+CORRUPTION, SEVERITY = "gaussian_noise", 4
+WARM_UP = 2000
+INPUTS = 2000
+EPSILON = 8
+FISHER_IMAGES = 500
+METHODS = ("steady", "tent", "sar", "sar2", "eata")
+Row = dict[str, Any]
+
+
+def accuracy(model: wildtta.Adapter, images: Tensor, labels: Tensor) -> float:
+    with model.paused():
+        right = [
+            (model(batch).argmax(1) == own).sum()
+            for batch, own in zip(images.split(256), labels.split(256), strict=True)
+        ]
+    return 100 * float(torch.stack(right).sum()) / len(labels)
+
+
+def measure(
+    ordinary: Pool, scored: Pool, method: str, guarded: bool, seed: int, attacks: Iterable[str]
+) -> Iterable[Row]:
+    """One row per attack. ``ordinary`` is what the adapter warms up on and what the attacker owns, halves of it."""
+    images = ordinary.prepare(ordinary.corrupted(CORRUPTION, SEVERITY, seed=seed))
+    half = len(images) // 2
+    test = scored.prepare(scored.corrupted(CORRUPTION, SEVERITY, seed=seed + 1))
+    clean = ordinary.prepare(ordinary.images[:FISHER_IMAGES])
+    options: dict[str, Any] = {"fisher_images": clean} if method == "eata" else {}
+    warmed = wildtta.adapt(ordinary.build(), method, guard=wildtta.Guard(seed=seed) if guarded else None, **options)
+    draws = torch.Generator().manual_seed(seed)
+    order = torch.cat([torch.randperm(half, generator=draws) for _ in range(-(-WARM_UP // half))])[:WARM_UP]
+    for batch in images[order.to(images.device)].split(BATCH):
+        warmed(batch)
+    before = accuracy(warmed, test, scored.labels)
+    low, high, epsilon = ordinary.limits(EPSILON)
+    for name in attacks:
+        began = time.perf_counter()
+        victim = copy.deepcopy(warmed)
+        attacker = Attacker(
+            images=images[half:],
+            labels=ordinary.labels[half:],
+            low=low,
+            high=high,
+            epsilon=epsilon,
+            source=ordinary.build(),
+            victim=victim,
+            inputs=INPUTS,
+            generator=torch.Generator().manual_seed(seed),
+        )
+        for batch in ATTACKS[name](attacker):
+            victim(batch)
+        yield {
+            "attack": name,
+            "before": before,
+            "after": accuracy(victim, test, scored.labels),
+            "actions": [[d.images, d.action.name.lower(), d.because] for d in victim.guard.decisions]
+            if guarded
+            else [],
+            "s": round(time.perf_counter() - began, 1),
+        }
+
+
+def table(rows: list[Row]) -> str:
+    """Points lost per attack, the mean over seeds, a column per method and guard; the worst seed in brackets."""
+    lines = []
+    for network in dict.fromkeys(row["network"] for row in rows):
+        own = [row for row in rows if row["network"] == network]
+        columns = list(dict.fromkeys((row["method"], row["guard"]) for row in own))
+        heads = [f"{method}{', guard' if guard else ''}" for method, guard in columns]
+        lines += [f"| {network} | {' | '.join(heads)} |", f"|{'---|' * (len(columns) + 1)}"]
+        for attack in dict.fromkeys(row["attack"] for row in own):
+            cells = []
+            for method, guard in columns:
+                lost = [
+                    r["before"] - r["after"]
+                    for r in own
+                    if (r["attack"], r["method"], r["guard"]) == (attack, method, guard)
+                ]
+                cells.append(f"{-statistics.fmean(lost):+.1f} ({-max(lost):+.1f})" if lost else "–")
+            lines.append(f"| {attack} | {' | '.join(cells)} |")
+        starts = [statistics.fmean(r["before"] for r in own if (r["method"], r["guard"]) == key) for key in columns]
+        lines += [f"| *accuracy before, %* | {' | '.join(f'{start:.1f}' for start in starts)} |", ""]
+    return "\n".join(lines)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--networks", nargs="+", default=["resnet_gn"])
+    parser.add_argument("--testbed", type=Path)
+    parser.add_argument("--atlas", type=Path, help="masks of the glyphs, where no fonts are installed")
+    parser.add_argument("--methods", nargs="+", default=list(METHODS))
+    parser.add_argument("--attacks", nargs="+", default=list(ATTACKS), choices=list(ATTACKS))
+    parser.add_argument("--guard", nargs="+", default=["no", "yes"], choices=["no", "yes"])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--scored", type=int, default=5000, help="images that accuracy is measured on")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--json", type=Path, help="append one line per row")
+    parser.add_argument("--table", type=Path, help="print the table of such a file and do nothing else")
+    args = parser.parse_args(argv)
+    if args.table is not None:
+        print(table([json.loads(line) for line in args.table.read_text(encoding="utf-8").splitlines()]))
+        return
+    print(f"$ python benchmarks/attacks.py {shlex.join(argv or sys.argv[1:])}\ntorch {torch.__version__}", flush=True)
+    rows: list[Row] = []
+    for network in args.networks:
+        ordinary = open_pool(
+            network, 2 * WARM_UP, args.device, testbed=args.testbed, part="source", seed=1, atlas=args.atlas
+        )
+        mixed = torch.randperm(len(ordinary.labels), generator=torch.Generator().manual_seed(0)).to(args.device)
+        ordinary.images, ordinary.labels = ordinary.images[mixed], ordinary.labels[mixed]
+        scored = open_pool(network, args.scored, args.device, testbed=args.testbed, seed=2, atlas=args.atlas)
+        for seed in args.seeds:
+            for method in args.methods:
+                for guard in args.guard:
+                    for row in measure(ordinary, scored, method, guard == "yes", seed, args.attacks):
+                        rows.append(
+                            {"network": network, "method": method, "guard": guard == "yes", "seed": seed, **row}
+                        )
+                        print(json.dumps(rows[-1]), flush=True)
+                        if args.json is not None:
+                            with args.json.open("a", encoding="utf-8") as file:
+                                file.write(json.dumps(rows[-1]) + "\n")
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()

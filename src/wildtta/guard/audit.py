@@ -1,0 +1,61 @@
+"""The guard's diary: one JSON object per line and decision, with its evidence."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+FORMAT = "wildtta-guard-audit-1"
+
+
+class Audit:
+    """Appends lines to a file; every line is whole even if the process dies right after it."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+
+    def write(self, kind: str, **facts: Any) -> None:
+        """One line: ``kind`` is "start", "look" or "decision"."""
+        line = {"format": FORMAT, "time": round(time.time(), 3), "kind": kind, **facts}
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(_plain(line), allow_nan=False) + "\n")
+
+
+def read_audit(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The lines of an audit file; a last line that was cut off by a crash is left out."""
+    lines = Path(path).read_text(encoding="utf-8").split("\n")
+    found = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            if number == len(lines):
+                break
+            raise ValueError(f"{path}, line {number}: expected a JSON object per line, got {line[:40]!r}") from error
+        found.append(row)
+    return found
+
+
+def is_audit(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is a guard's audit (and not, say, a journal of benchmark cells)."""
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            return FORMAT in file.readline(200)
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN and no infinity."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, float):
+        return round(value, 6) if math.isfinite(value) else None
+    return value

@@ -1,0 +1,95 @@
+"""What is compared between the source network and the adapted one, on the same images and without labels.
+
+**Spread.** How far apart are a network's answers to two random images?
+
+    G = ½ E‖p(x) − p(x')‖² = E Σ_c p_c(x)² − Σ_c p̄_c²
+
+For a calibrated network the first term is the accuracy of an answer drawn from p(x), the second the accuracy of a guess from
+the mean p̄: G is the accuracy above chance that the network claims. A network that was poisoned loses its certainty on
+ordinary images, one that gives one answer to everything loses the difference; both lose G. Certainty alone can mislead: a
+source that is certain and wrong has a large G, and entropy minimisation makes certain whatever it does. So half of the
+statistic is G of the answers themselves (p is 1 for the answer, 0 elsewhere), which knows no certainty: the share of
+pairs that get different answers. Estimates of accuracy from agreement (AETTA, https://arxiv.org/abs/2404.01351) mend the same
+weakness by the entropy of the mean answer.
+
+**Takeover.** Where one class takes over, its share is the fastest sign: how often does the adapted network answer c, and how
+often the source? The class is the one that had gained most some 640 images earlier. So the bet on it is fixed before
+an image is seen; and in a stream in class order, where every class has its time, its time is over by then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+_MOST_OF_A_PAIR = 0.25
+"""Of the spread that one pair may add: no single pair decides, and bets can be four times as high."""
+_GROWTH = math.exp(1 / 128)
+"""Of an image's weight: the suspect gained among about the last 128 that were compared."""
+
+
+def probabilities(logits: Tensor) -> Tensor:
+    """softmax in float32; rows that are not finite become 0, which has no spread."""
+    return torch.nan_to_num(logits.detach().float().softmax(1))
+
+
+def spread(first: Tensor, second: Tensor) -> Tensor:
+    """½‖p − p'‖² of paired rows, [n], in [0, 1]."""
+    return 0.5 * (first - second).square().sum(1)
+
+
+def lost_spread(reference: Tensor, present: Tensor) -> Tensor:
+    """How much spread a network lost against a reference, for disjoint pairs of images, [n // 2], in [−1, 1].
+
+    Half of it is the loss of ½‖p − p'‖², at most a quarter of which counts for one pair, half is that of 1[answers differ].
+
+    Args:
+        reference: probabilities of the reference, [n, C]. The images must be in random order.
+        present: of the network in question on the same images.
+    """
+    half = len(reference) // 2
+    (a, b), (c, d) = ((p[:half], p[half : 2 * half]) for p in (reference, present))
+    soft = (spread(a, b) - spread(c, d)).clamp(-_MOST_OF_A_PAIR, _MOST_OF_A_PAIR) / _MOST_OF_A_PAIR
+    hard = (a.argmax(1) != b.argmax(1)).float() - (c.argmax(1) != d.argmax(1)).float()
+    return 0.5 * (soft + hard)
+
+
+def taken_over(source: int, adapted: int, suspect: int) -> float:
+    """1[adapted answers c] − 1[source answers c] of one image, for the class c = ``suspect``."""
+    return float((adapted == suspect) - (source == suspect))
+
+
+class Gains:
+    """Which class gained most against the source's share, over the latest images."""
+
+    def __init__(self) -> None:
+        self._gains: dict[int, float] = {}
+        self._source: dict[int, float] = {}
+        self._weight = 1.0
+        self._total = 0.0
+
+    def follow(self, source: int, adapted: int) -> None:
+        """One image more. Its weight grows instead of the others' fading, so that only two classes are touched."""
+        self._weight *= _GROWTH
+        self._total += self._weight
+        self._gains[adapted] = self._gains.get(adapted, 0.0) + self._weight
+        self._gains[source] = self._gains.get(source, 0.0) - self._weight
+        self._source[source] = self._source.get(source, 0.0) + self._weight
+        if self._weight > 1e12:
+            self._gains = {c: gain / self._weight for c, gain in self._gains.items()}
+            self._source = {c: share / self._weight for c, share in self._source.items()}
+            self._total, self._weight = self._total / self._weight, 1.0
+
+    @property
+    def suspect(self) -> int:
+        """−1: none. A class that the source gives to half of the images itself may simply be what the stream shows."""
+        suspects = [c for c in self._gains if self._source.get(c, 0.0) < 0.5 * self._total]
+        return max(suspects, key=self._gains.__getitem__, default=-1)
+
+
+def correctness_lost(source: Sequence[int], adapted: Sequence[int], labels: Sequence[int]) -> list[float]:
+    """1[source is right] − 1[adapted is right] of each image, where labels are known."""
+    return [float((s == y) - (a == y)) for s, a, y in zip(source, adapted, labels, strict=True)]

@@ -1,0 +1,106 @@
+"""Quotas: who sent each input, and how much of the learning one sender may be."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextvars import ContextVar
+
+import torch
+from torch import Tensor
+
+from wildtta.guard.scaling import scaled_step
+from wildtta.network.output import logits_of, with_logits
+from wildtta.step.engine import Engine
+from wildtta.step.report import Answer, Output
+
+WINDOW = 1024
+"""Images over which a sender's share is counted."""
+_NOT_LEARNED = object()
+
+
+class Quotas:
+    """Of the last 1,024 images, at most ``most`` are learned from for the same sender; the others are answered alone.
+
+    A step on a part of a batch is cut down to that part's share of the batch, so that few images cannot move the model as
+    far as many.
+    """
+
+    def __init__(self, most: float) -> None:
+        self.most = most
+        self._present: ContextVar[Sequence[Hashable] | None] = ContextVar("senders", default=None)
+        self._window: deque[Hashable] = deque()
+        self._learned: Counter[Hashable] = Counter()
+
+    def __reduce__(self) -> tuple[type[Quotas], tuple[float]]:
+        """A copied or pickled adapter starts with nothing learned from anybody."""
+        return Quotas, (self.most,)
+
+    @contextlib.contextmanager
+    def of(self, senders: Sequence[Hashable]) -> Iterator[None]:
+        """Within, the calls of this thread or asyncio task are inputs of ``senders``, one for each image."""
+        before = self._present.set(list(senders))
+        try:
+            yield
+        finally:
+            self._present.reset(before)
+
+    def answer(
+        self, engine: Engine, images: Tensor, learn: Callable[[Tensor], Answer], predict: Callable[[Tensor], Answer]
+    ) -> Answer:
+        """Learn from what the quotas admit, answer everything."""
+        senders = self._present.get()
+        if senders is None:
+            return learn(images)
+        if len(senders) != len(images):
+            raise ValueError(f"expected one sender for each of the {len(images)} images, got {len(senders)}")
+        admitted = self.admit(senders)
+        if len(admitted) == len(images):
+            return learn(images)
+        others = sorted(set(range(len(images))).difference(admitted))
+        if not admitted:
+            return predict(images)
+        first, second = (torch.tensor(places).to(images.device) for places in (admitted, others))
+        rest = predict(images[second])
+        with scaled_step(engine, len(admitted) / len(images)):
+            learned = learn(images[first])
+        return merged(learned, rest, first, second)
+
+    def admit(self, senders: Sequence[Hashable]) -> list[int]:
+        """Positions of the inputs that may be learned from; the window moves on by all of them."""
+        admitted = []
+        for position, sender in enumerate(senders):
+            if len(self._window) >= WINDOW:
+                self._learned[self._window.popleft()] -= 1
+            within = self._learned[sender] < self.most * WINDOW
+            self._window.append(sender if within else _NOT_LEARNED)
+            self._learned[self._window[-1]] += 1
+            if within:
+                admitted.append(position)
+        return admitted
+
+
+def merged(learned: Answer, rest: Answer, admitted: Tensor, others: Tensor) -> Answer:
+    """One answer for a batch of which the images at ``admitted`` were learned from and those at ``others`` were not."""
+    number = len(admitted) + len(others)
+
+    def together(first: Tensor, second: Tensor) -> Tensor:
+        whole = first.new_empty((number, *first.shape[1:]))
+        whole[admitted], whole[others] = first.detach(), second.detach().to(first.dtype)
+        return whole
+
+    one, two = learned.output, rest.output
+    output = Output(
+        together(one.images, two.images),
+        together(one.logits, two.logits),
+        together(one.features, two.features),
+        with_logits(one.raw, together(logits_of(one.raw), logits_of(two.raw))),
+    )
+    report = learned.report
+    report.seen = report.seen + len(others)
+    report.entropies = together(report.entropies, rest.report.entropies)
+    report.mask = together(report.mask, rest.report.mask)
+    report.forwards = report.forwards + len(others)
+    report.computed_forwards = report.computed_forwards + len(others)
+    return Answer(output, report)

@@ -1,0 +1,1 @@
+"""FOA: prompts found by an evolution strategy."""

@@ -1,0 +1,84 @@
+"""A guard's audit as a section of a report: what it saw along the stream, and what it did."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from wildtta.guard.audit import read_audit
+from wildtta.report.chart import Line, LineChart
+from wildtta.report.document import Section
+from wildtta.report.figure import Figure
+from wildtta.report.table import Column, Number, Table, TableRow
+
+_NOTE = (
+    "slow: a quarter of each step; pause: predict only; snapshot, source: back to earlier weights, or to the first ones"
+)
+
+
+def audit_section(path: str | os.PathLike[str]) -> Section:
+    """Evidence and shares along the stream, and a table of the decisions, of one audit file."""
+    lines = read_audit(path)
+    looks = [line for line in lines if line["kind"] == "look"]
+    decisions = [line for line in lines if line["kind"] == "decision"]
+    if not looks:
+        raise ValueError(f"{path}: no look yet; the guard writes one after every few hundred images")
+    name = Path(path).stem
+    figure = Figure(
+        name="guard",
+        title=f"What the guard saw: {name}",
+        charts=[_evidence(looks), _shares(looks)],
+        subtitle=f"{len(looks)} looks over {looks[-1]['images']:,} images",
+    )
+    return Section(label=name, tables=[_decided(name, decisions)], figures=[figure], undecided=(), keys=frozenset())
+
+
+def _evidence(looks: Sequence[dict[str, Any]]) -> LineChart:
+    images = [look["images"] for look in looks]
+    evidence = [math.log10(max(look["evidence"], 1e-3)) for look in looks]
+    slow = Line(label="slows down", x=[images[0], images[-1]], y=[2, 2], dashed=True)
+    return LineChart(
+        title="Evidence that the adapted network is worse",
+        x_label="images so far",
+        y_label="log10 of the evidence",
+        lines=[Line(label="evidence", x=images, y=evidence), slow],
+    )
+
+
+def _shares(looks: Sequence[dict[str, Any]]) -> LineChart:
+    images = [look["images"] for look in looks]
+    shown = {
+        "most frequent answer, adapted": "top_share",
+        "most frequent answer, source": "source_top_share",
+        "disagreement with the source": "disagreement",
+    }
+    lines = [
+        Line(label=label, x=images, y=[100 * look[key] for look in looks], dashed=key == "source_top_share")
+        for label, key in shown.items()
+    ]
+    return LineChart(
+        title="Answers of both networks", x_label="images so far", y_label="share of a look, %", lines=lines
+    )
+
+
+def _decided(name: str, decisions: Sequence[dict[str, Any]]) -> Table:
+    rows = tuple(
+        TableRow(
+            labels=(decision["action"], decision["because"]),
+            numbers=(Number(mean=decision["images"], seeds=1), Number(mean=decision["evidence"], seeds=1)),
+        )
+        for decision in decisions
+    )
+    columns = (Column(label="after images", better="none", digits=0), Column(label="evidence", better="none", digits=0))
+    return Table(
+        name="guard-decisions",
+        title="What the guard did",
+        subtitle=name if decisions else f"{name}: nothing",
+        row_names=("action", "because of"),
+        columns=columns,
+        rows=rows,
+        note=_NOTE,
+    )

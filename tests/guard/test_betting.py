@@ -1,0 +1,116 @@
+"""The wealth is a supermartingale under its null and grows under the alternative."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from wildtta.guard.betting import Bettor, log_mean_wealth
+from wildtta.guard.evidence import Gains
+from wildtta.guard.judge import Judge, Look
+from wildtta.guard.ladder import Ladder
+
+
+def test_the_expected_wealth_is_at_most_one_on_every_tree_of_outcomes() -> None:
+    """Exact: the mean over all 2^12 sequences of a two-valued variable whose mean is the margin."""
+    margin, low, high = 0.1, -0.5, 0.9
+    chance = (margin - low) / (high - low)
+    total = 0.0
+    for outcome in itertools.product((0, 1), repeat=12):
+        bettor = Bettor(margin, mean=0.3)
+        bettor.observe([high if hit else low for hit in outcome])
+        total += math.exp(bettor.log_wealth) * chance ** sum(outcome) * (1 - chance) ** (12 - sum(outcome))
+    assert total == pytest.approx(1.0, abs=1e-12)
+
+
+@pytest.mark.parametrize("spread", [0.05, 0.4, 1.0])
+def test_false_alarms_stay_below_the_bound(spread: float) -> None:
+    """400 runs of 2,000 observations at the very edge of the null: at most α of them ever reach 1/α (Ville)."""
+    rng = np.random.default_rng(0)
+    alpha, margin, alarms, runs = 0.05, 0.08, 0, 400
+    for _ in range(runs):
+        bettor, values = Bettor(margin), margin + spread * (1 - margin) * rng.choice([-1.0, 1.0], size=2000)
+        highest = 0.0
+        for value in values:
+            bettor.observe([float(value)])
+            highest = max(highest, bettor.log_wealth)
+        alarms += highest >= -math.log(alpha)
+    # Three standard deviations above α are allowed for the simulation's own chance.
+    assert alarms / runs <= alpha + 3 * math.sqrt(alpha * (1 - alpha) / runs)
+
+
+def test_nothing_is_bet_while_all_is_well_and_a_change_is_seen_at_once() -> None:
+    rng = np.random.default_rng(1)
+    bettor = Bettor(0.08)
+    bettor.observe(rng.normal(-0.1, 0.1, size=5000).clip(-1, 1).tolist())
+    assert bettor.log_wealth == pytest.approx(0.0, abs=1.0)
+    bettor.observe(rng.normal(0.4, 0.2, size=128).clip(-1, 1).tolist())
+    assert bettor.log_wealth > math.log(1e4)
+
+
+def test_an_observation_out_of_range_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"in \[-1, 1\], got 1.5"):
+        Bettor(0.0).observe([1.5])
+
+
+def test_the_mean_of_wealths() -> None:
+    bettors = [Bettor(0.0, log_wealth=math.log(wealth)) for wealth in (1.0, 2.0, 9.0)]
+    assert math.exp(log_mean_wealth(bettors)) == pytest.approx(4.0)
+
+
+def test_the_suspect_is_the_class_that_gained_most() -> None:
+    """Compared with counting with fading weights in the plain way."""
+    rng = np.random.default_rng(2)
+    source, adapted = rng.integers(0, 12, 3000), rng.integers(0, 12, 3000)
+    adapted[2000:][rng.random(1000) < 0.5] = 7
+    gains = Gains()
+    for s, a in zip(source.tolist(), adapted.tolist(), strict=True):
+        gains.follow(s, a)
+    fading = np.exp(-np.arange(3000)[::-1] / 128)
+    plain = [fading[adapted == c].sum() - fading[source == c].sum() for c in range(12)]
+    assert gains.suspect == int(np.argmax(plain)) == 7
+
+
+def _look(rng: np.random.Generator, *, lost: float, one_class: float = 0.0) -> Look:
+    source = rng.integers(0, 20, 64)
+    adapted = np.where(rng.random(64) < one_class, 3, source)
+    pairs = [rng.normal(lost, 0.3, size=16).clip(-1, 1).tolist() for _ in range(2)]
+    return Look(*pairs, source=source.tolist(), adapted=adapted.tolist())
+
+
+def test_under_the_null_the_judge_keeps_its_bound_over_ten_thousand_looks() -> None:
+    """Every test at the edge of its null. With α = 1 % in each of 40 runs of 250 looks, 0.4 alarms are expected at most."""
+    alarms = 0
+    for seed in range(40):
+        rng, judge = np.random.default_rng(seed), Judge(Ladder(0.01))
+        decisions = [judge.see(_look(rng, lost=0.08, one_class=0.0), can_return=True) for _ in range(250)]
+        alarms += any(decision is not None for decision in decisions)
+    assert alarms <= 2
+
+
+@pytest.mark.parametrize("harm", [{"lost": 0.4}, {"lost": -0.1, "one_class": 0.4}], ids=["spread", "takeover"])
+def test_harm_is_seen_within_a_few_looks(harm: dict[str, float]) -> None:
+    rng, judge = np.random.default_rng(0), Judge(Ladder(0.01))
+    for _ in range(100):
+        judge.images += 320
+        assert judge.see(_look(rng, lost=-0.1), can_return=True) is None
+    actions = []
+    for _ in range(8):
+        judge.images += 320
+        actions.append(judge.see(_look(rng, **harm), can_return=True))
+    assert any(decision is not None for decision in actions)
+
+
+def test_labels_decide_where_they_come_in() -> None:
+    rng, judge = np.random.default_rng(0), Judge(Ladder(0.01))
+    labels = rng.integers(0, 10, 400).tolist()
+    wrong = [(label + 1) % 10 for label in labels]
+    half = [w if k % 2 else y for k, (w, y) in enumerate(zip(wrong, labels, strict=True))]
+    decision = judge.see_labels(labels, half, labels, can_return=False)
+    assert decision is not None
+    assert decision.because == "labels"
+    better = Judge(Ladder(0.01))
+    assert better.see_labels(half, labels, labels, can_return=False) is None

@@ -1,0 +1,37 @@
+"""Spread against its definition, and what a probe of both networks can tell."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from wildtta.guard.evidence import correctness_lost, lost_spread, probabilities, spread, taken_over
+
+
+def test_the_mean_spread_of_all_pairs_is_certainty_minus_chance() -> None:
+    """½ E‖p − p'‖² = E Σ p² − Σ p̄², counted over all ordered pairs with a sample as its own partner."""
+    p = torch.randn(40, 7, dtype=torch.float64).mul(3).softmax(1)
+    first, second = p.repeat_interleave(40, 0), p.repeat(40, 1)
+    certainty, chance = p.square().sum(1).mean(), p.mean(0).square().sum()
+    torch.testing.assert_close(spread(first, second).mean(), certainty - chance)
+
+
+def test_one_answer_to_everything_loses_all_spread() -> None:
+    reference = torch.eye(8)
+    collapsed = torch.zeros(8, 8)
+    collapsed[:, 3] = 1
+    assert lost_spread(reference, collapsed).tolist() == [1.0] * 4
+    assert lost_spread(reference, reference).tolist() == [0.0] * 4
+    assert lost_spread(collapsed, reference).tolist() == [-1.0] * 4
+
+
+def test_logits_that_are_not_finite_have_no_spread() -> None:
+    logits = torch.tensor([[float("nan"), 0.0], [float("inf"), 1.0], [2.0, 0.0]])
+    found = probabilities(logits)
+    assert found[:2].abs().sum() == 0
+    assert found[2].sum() == pytest.approx(1.0)
+
+
+def test_takeover_and_correctness() -> None:
+    assert [taken_over(s, a, 5) for s, a in ((1, 5), (5, 5), (5, 2), (1, 2))] == [1.0, 0.0, -1.0, 0.0]
+    assert correctness_lost([1, 1, 2, 2], [1, 3, 3, 2], [1, 1, 3, 0]) == [0.0, 1.0, -1.0, 0.0]

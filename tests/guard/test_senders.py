@@ -1,0 +1,67 @@
+"""No sender moves the model by more than its share."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+import wildtta
+from toy_networks import batches, build
+from wildtta.guard.senders import WINDOW, Quotas
+
+
+def test_a_sender_is_admitted_up_to_its_share_of_every_window() -> None:
+    quotas = Quotas(0.25)
+    admitted: list[bool] = []
+    for start in range(0, 8 * WINDOW, 64):
+        senders = ["flood"] * 60 + [f"guest {start + k}" for k in range(4)]
+        places = set(quotas.admit(senders))
+        admitted += [place in places for place in range(64)]
+        assert places >= {60, 61, 62, 63}
+    flood = torch.tensor(admitted).view(-1, 64)[:, :60].float()
+    windows = flood.reshape(-1, WINDOW // 64, 60).sum((1, 2))
+    assert windows.max() <= WINDOW / 4 + 60
+
+
+def test_what_is_beyond_the_share_is_answered_and_not_learned_from() -> None:
+    model = wildtta.adapt(build("gn_resnet"), "tent", lr=0.01, guard=wildtta.Guard(sender_share=16 / WINDOW))
+    plain = wildtta.adapt(build("gn_resnet"), "tent", lr=0.01)
+    first, second, third = batches("gn_resnet", 3, 16)
+    with model.senders(["one"] * 16):
+        torch.testing.assert_close(model(first), plain(first))
+        weights = model.engine.learnables.vector()
+        with plain.paused():
+            torch.testing.assert_close(model(second), plain(second))
+    torch.testing.assert_close(model.engine.learnables.vector(), weights, rtol=0, atol=0)
+    with model.senders(["one"] * 12 + ["two"] * 4), plain.paused():
+        torch.testing.assert_close(model(third), plain(third))
+    assert model.last.mask.tolist() == [False] * 12 + [True] * 4
+    moved = model.engine.learnables.vector() - weights
+    alone = wildtta.adapt(build("gn_resnet"), "tent", lr=0.01)
+    alone(first)
+    before = alone.engine.learnables.vector()
+    alone.engine.memory["momentum"].copy_(plain.engine.memory["momentum"])
+    alone(third[12:])
+    torch.testing.assert_close(moved, (alone.engine.learnables.vector() - before) / 4, rtol=1e-4, atol=1e-7)
+
+
+def test_senders_belong_to_the_thread_that_names_them() -> None:
+    model = wildtta.adapt(build("gn_resnet"), "tent")
+    batch = batches("gn_resnet", 1, 4)[0]
+    errors: list[Exception] = []
+
+    def other() -> None:
+        try:
+            model(batch)
+        except Exception as error:
+            errors.append(error)
+
+    with model.senders(["only one"]):
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        with pytest.raises(ValueError, match="one sender for each of the 4 images, got 1"):
+            model(batch)
+    assert not errors

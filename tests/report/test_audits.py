@@ -1,0 +1,53 @@
+"""An audit file becomes a figure and a table."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from wildtta.cli.report import report
+from wildtta.guard.audit import Audit, is_audit, read_audit
+from wildtta.report.audits import audit_section
+
+
+@pytest.fixture
+def audit(tmp_path: Path) -> Path:
+    path = tmp_path / "camera.jsonl"
+    diary = Audit(path)
+    diary.write("start", guard={"shadow": 0.1})
+    for look in range(1, 6):
+        shares = {"disagreement": 0.1 * look, "top_share": 0.2, "source_top_share": 0.1, "distance": math.nan}
+        diary.write("look", look=look, images=320 * look, rung="learn", evidence=10.0**look, **shares)
+    diary.write("decision", action="snapshot", because="takeover", look=5, images=1600, evidence=1e5)
+    return path
+
+
+def test_the_section_shows_evidence_and_decisions(audit: Path) -> None:
+    section = audit_section(audit)
+    evidence = section.figures[0].charts[0].lines[0]
+    assert list(evidence.x) == [320, 640, 960, 1280, 1600]
+    assert list(evidence.y) == pytest.approx([1, 2, 3, 4, 5])
+    (row,) = section.tables[0].rows
+    assert row.labels == ("snapshot", "takeover")
+    assert [number.mean for number in row.numbers] == [1600, 1e5]
+
+
+def test_wildtta_report_draws_it(audit: Path, tmp_path: Path) -> None:
+    report([audit], out=tmp_path / "out")
+    page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    assert "What the guard did" in page
+    assert "takeover" in page
+    assert len(list((tmp_path / "out" / "figures").glob("*.svg"))) == 2
+
+
+def test_a_line_cut_off_by_a_crash_is_left_out_and_a_broken_one_is_an_error(audit: Path) -> None:
+    whole = audit.read_text(encoding="utf-8")
+    audit.write_text(whole[:-30], encoding="utf-8")
+    assert len(read_audit(audit)) == 6
+    assert is_audit(audit)
+    lines = whole.splitlines()
+    audit.write_text("\n".join([lines[0], "{broken", *lines[2:]]), encoding="utf-8")
+    with pytest.raises(ValueError, match="line 2: expected a JSON object per line"):
+        read_audit(audit)
