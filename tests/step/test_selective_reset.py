@@ -101,7 +101,7 @@ def test_a_table_a_name_and_an_object_mean_the_same_and_are_part_of_the_identity
 
 @pytest.mark.parametrize("wrong", ["sar", {"speed": 3}, [0.2]])
 def test_another_recovery_is_refused_with_what_was_expected(wrong: object) -> None:
-    with pytest.raises(ValueError, match=r"recovery must be a number, 'asr', wildtta\.ASR"):
+    with pytest.raises(ValueError, match=r"recovery must be a number, 'relative', 'asr', wildtta\.ASR"):
         wildtta.Tent(recovery=wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"recovery_keep=0\.5 has no effect with a selective reset"):
         wildtta.Tent(recovery="asr", recovery_keep=0.5)

@@ -23,8 +23,12 @@ from wildtta.step.selective_reset import ASR
 if TYPE_CHECKING:
     from wildtta.step.engine import Engine
 
-Recovery = float | ASR | Literal["asr"] | None
-"""A threshold of SAR's recovery, a selective reset, or none."""
+Recovery = float | ASR | Literal["asr", "relative"] | None
+"""A threshold of SAR's recovery in nats or relative to the source's entropy, a selective reset, or none."""
+
+
+_RELATIVE_RECOVERY = 0.2
+
 
 @dataclass(frozen=True, kw_only=True)
 class GradientMethod(Method):
@@ -44,15 +48,15 @@ class GradientMethod(Method):
     steps: int = option("updates per batch", 1, within=AT_LEAST_ONE)
     episodic: bool = option("start every batch from the source weights", False)
     recovery: Recovery = option(
-        "e₀: go back to the initial state when the moving entropy falls below this; 'asr' or an ASR: selective reset; "
-        "None: never",
+        "e₀: go back to the initial state when the moving entropy falls below this; 'relative': below a fifth of the "
+        "first batch's; 'asr' or an ASR: selective reset; None: never",
         None,
         within=POSITIVE,
     )
     recovery_keep: float = option("weight of the old value in the moving entropy", 0.9, within=SHARE, needs="recovery")
 
     def __post_init__(self) -> None:
-        if self.recovery is not None and not isinstance(self.recovery, int | float):
+        if self.recovery not in (None, "relative") and not isinstance(self.recovery, int | float):
             object.__setattr__(self, "recovery", ASR.of(self.recovery))
         super().__post_init__()
         if self.selective_reset is not None and self.recovery_keep != 0.9:
@@ -61,9 +65,19 @@ class GradientMethod(Method):
     # -- what the loop asks ----------------------------------------------------------------------------------------------
 
     @property
-    def least_entropy(self) -> float | None:
-        """e₀ of SAR's recovery; None where there is none."""
-        return float(self.recovery) if isinstance(self.recovery, int | float) else None
+    def watches_entropy(self) -> bool:
+        """Whether SAR's recovery is on."""
+        return self.recovery == "relative" or isinstance(self.recovery, int | float)
+
+    def least_entropy(self, engine: Engine) -> Tensor | float:
+        """e₀ of SAR's recovery: its nats, or a fifth of the entropy that the network began with.
+
+        The paper's 0.2 nats were chosen with 1,000 classes. With few a healthy network is below it, and would be put back
+        at every batch.
+        """
+        if isinstance(self.recovery, int | float):
+            return float(self.recovery)
+        return _RELATIVE_RECOVERY * engine.memory["e_first"]
 
     @property
     def selective_reset(self) -> ASR | None:
@@ -121,12 +135,14 @@ class GradientMethod(Method):
 
     def declare(self, engine: Engine) -> dict[str, Tensor]:
         state = {"momentum": torch.zeros(engine.learnables.size, dtype=engine.learnables.dtype, device=engine.device)}
-        if self.least_entropy is not None:
+        if self.watches_entropy:
             state["e_m"] = torch.full((), math.nan, dtype=engine.dtype, device=engine.device)
+        if self.recovery == "relative":
+            state["e_first"] = state["e_m"].clone()
         return state if self.selective_reset is None else {**state, **self.selective_reset.declare(engine)}
 
     def observed(self, engine: Engine) -> dict[str, Tensor]:
-        return {"e_m": engine.memory["e_m"]} if self.least_entropy is not None else {}
+        return {"e_m": engine.memory["e_m"]} if self.watches_entropy else {}
 
     def step(self, engine: Engine, images: Tensor) -> Answer:
         return online_step(self, engine, images)

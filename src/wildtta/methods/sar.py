@@ -63,8 +63,8 @@ class SAR(EntropyMethod):
         "drop samples that are unreliable at the perturbed weights", True, needs=("sharpness", "reliable")
     )
     recovery: Recovery = option(
-        "e₀: go back to the initial state when the moving entropy falls below this; 'asr' or an ASR: selective reset; "
-        "None: never",
+        "e₀: go back to the initial state when the moving entropy falls below this; 'relative': below a fifth of the "
+        "first batch's; 'asr' or an ASR: selective reset; None: never",
         0.2,
         within=POSITIVE,
     )

@@ -311,11 +311,11 @@ class Engine:
         with torch.set_grad_enabled(grad), pass_precision(self.precision, images.device), by_median:
             raw, passes = self._run(images)
         logits = logits_of(raw)
-        several = getattr(self.network.module, "rows_per_sample", 1) > 1  # pixels (:mod:`wildtta.segmentation`)
-        if logits.dim() != 2 or (len(logits) % len(images) if several else len(logits) != len(images)):
+        pixels = getattr(self.network.module, "rows_per_sample", 1) > 1 and len(logits) % len(images) == 0
+        if logits.dim() != 2 or (len(logits) != len(images) and not pixels):
             raise ValueError(
                 f"expected logits [batch, classes] for {len(images)} samples, got {tuple(logits.shape)}: one answer per "
-                "sample is needed. For segmentation there is wildtta.segmentation.adapt_segmentation"
+                "sample is needed (segmentation: wildtta.segmentation.adapt_segmentation; no detection or generation)"
             )
         features = features_of(self.network.head, passes, logits)
         return Output(images, logits.to(self.dtype), features.to(self.dtype), raw)

@@ -228,8 +228,8 @@ def _finish(
     engine.keep(learns, {"momentum": momentum})
     values = torch.where(learns, updated, theta)
     trigger = None
-    if method.least_entropy is not None:
-        values, trigger = _recover(method, engine, method.least_entropy, last, values, learns & (selected > 0))
+    if method.watches_entropy:
+        values, trigger = _recover(method, engine, last, values, learns & (selected > 0))
     elif reset is not None:
         values, trigger = reset.watch(engine, seen.output, found.value, theta, values, usable)
         seen.selection.further_forwards += len(seen.output.logits)
@@ -245,7 +245,7 @@ def _finish(
 
 
 def _recover(
-    method: GradientMethod, engine: Engine, threshold: float, last: Loss | None, values: Tensor, happened: Tensor
+    method: GradientMethod, engine: Engine, last: Loss | None, values: Tensor, happened: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Model recovery (SAR): e_m ← 0.9·e_m + 0.1·entropy; where e_m < e₀, weights, momentum and e_m start again.
 
@@ -257,9 +257,11 @@ def _recover(
     average = memory["e_m"]
     if last is not None:
         entropy = last.entropy.detach().to(average.dtype)
+        if "e_first" in memory:  # what recovery="relative" compares with: the entropy at the start or after a reset
+            engine.keep(happened & average.isnan(), {"e_first": entropy})
         fresh = torch.where(average.isnan(), entropy, keep * average + (1 - keep) * entropy)
         average = torch.where(happened, fresh, average)
-    trigger = average < threshold
+    trigger = average < method.least_entropy(engine)
     memory["e_m"].copy_(torch.where(trigger, torch.full_like(average, math.nan), average))
     memory["momentum"].mul_(~trigger)
     engine.count(resets=trigger)

@@ -73,7 +73,8 @@ class ASR:
         if isinstance(given, Mapping) and set(given) <= set(names):
             return cls(**given)
         raise ValueError(
-            f"recovery must be a number, 'asr', wildtta.ASR(…) or a table of {', '.join(names)}, or None, got {given!r}"
+            "recovery must be a number, 'relative', 'asr', wildtta.ASR(…) or a table of "
+            f"{', '.join(names)}, or None, got {given!r}"
         )
 
     def numbers(self, engine: Engine) -> dict[str, float]:

@@ -87,7 +87,7 @@ class Silence:
             self._tell(
                 "resets",
                 f"recovery has put the model back {resets - self._resets:.0f} times in the last {LOOK_EVERY} batches, so "
-                f"that nothing learned lasts: the entropy of its predictions is below recovery={threshold:g} nats, as is "
-                "usual with few classes or easy images. Give a lower recovery=, or recovery=None to switch it off",
+                f"that nothing learned lasts (recovery={threshold!r}). 0.2 nats are made for 1,000 classes: with few, or "
+                "with easy images, a healthy network is below it. Give recovery='relative', or recovery=None to switch it off",
             )
         self._learned, self._resets = learned, resets
