@@ -368,7 +368,7 @@ def test_regression_and_dense_prediction_are_refused_with_a_sentence() -> None:
     with pytest.raises(ValueError, match=r"1 output.*regression.*cannot be adapted"):
         wildtta.adapt(regressor)
     dense = nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.Conv2d(8, 5, 1))
-    with pytest.raises(ValueError, match=r"one answer per sample.*dense prediction"):
+    with pytest.raises(ValueError, match=r"one answer per sample.*adapt_segmentation"):
         wildtta.adapt(dense, "tent")
     flat = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 1), nn.Flatten(0))
     with pytest.raises(ValueError, match=r"shape \(2,\).*Regression"):

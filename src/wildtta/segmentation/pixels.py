@@ -153,7 +153,7 @@ def adapt_segmentation(
     for name, off in {"recovery": None, "evidence": False}.items():
         if name in known:
             options.setdefault(name, off)
-    return adapt(Pixels(network, example, pixels=pixels), method, batch_size=batch_size, **options)
+    return adapt(Pixels(network, example, pixels=pixels), method, batch_size=batch_size, example=example, **options)
 
 
 def photometric(images: Tensor, generator: torch.Generator) -> Tensor:
