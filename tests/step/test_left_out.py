@@ -18,7 +18,7 @@ from wildtta.network.statistics import median_moments
 
 WIDE = torch.float64
 # Counted, or a note of what came in.
-NOT_LEARNED = ("left_out", "forwards", "backwards", "input_levels")
+NOT_LEARNED = ("left_out", "forwards", "backwards", "input_levels", "watched")
 
 
 def _options(method: str, kind: str) -> dict[str, Any]:
@@ -45,7 +45,7 @@ LEARNING = sorted(set(wildtta.methods()) - {"none", "lame", "dda", "bn-adapt"})
 @pytest.mark.parametrize("bad", [math.nan, -math.inf])
 @pytest.mark.parametrize(
     ("method", "kind"),
-    [(method, "ln_mlp" if method != "ttt" else "gn_resnet") for method in LEARNING]
+    [(method, {"ttt": "gn_resnet", "spa": "gn_resnet", "foa": "ln_vit"}.get(method, "ln_mlp")) for method in LEARNING]
     + [(method, "gn_resnet") for method in ("tent", "sar", "sar2", "steady")]
     + [(method, "bn_resnet") for method in ("tent", "sar", "sar2", "roid", "cotta", "bn-adapt")],
 )
