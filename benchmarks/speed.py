@@ -86,15 +86,17 @@ def ours(
     options: dict[str, Any] = {"lr": TINY}
     if method != "tent":
         options |= {"reliable": threshold / math.log(rows.shape[0]), "recovery": 1e-30}
+    if method == "steady":
+        options["evidence"] = False  # it would rest on these images; what a step costs is asked
     adapter = wildtta.adapt(network, method, precision=precision, compile=compiled, **options)
-    if "memory/bank_rows" in adapter.online_state():
+    if "bank_rows" in adapter.engine.memory:
         fill_bank(adapter, rows)
     return adapter
 
 
 def fill_bank(adapter: wildtta.Adapter, rows: Tensor) -> None:
     """A full bank: all C classes stored."""
-    memory = {name.removeprefix("memory/"): value for name, value in adapter.online_state().items()}
+    memory = adapter.engine.memory
     memory["bank_rows"][:-1] = rows
     memory["bank_filled"][:-1] = True
     memory["bank_count"].fill_(len(rows))

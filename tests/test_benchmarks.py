@@ -220,13 +220,13 @@ def test_pieces_are_the_step_s_own_numbers() -> None:
         features = pieced.network.features(pieced.network.body(images))
         labels = pieced.network.head(features).argmax(1)
     work = pieces.BankPieces(pieced, features, labels)
-    state, expected = pieced.online_state(), stepped.online_state()
-    before = state["memory/bank_rows"].clone()
+    state, expected = pieced.engine.memory, stepped.engine.memory
+    before = state["bank_rows"].clone()
     work.redundancy()
     work.inequity()
-    assert torch.equal(state["memory/bank_rows"], before), "only the refresh may change the bank"
+    assert torch.equal(state["bank_rows"], before), "only the refresh may change the bank"
     work.everything()
     stepped(images)
     for name in ("bank_rows", "bank_outer", "bank_sum", "bank_count"):
-        torch.testing.assert_close(state[f"memory/{name}"], expected[f"memory/{name}"])
-    assert not torch.equal(state["memory/bank_rows"], before)
+        torch.testing.assert_close(state[name], expected[name])
+    assert not torch.equal(state["bank_rows"], before)

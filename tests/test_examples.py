@@ -91,3 +91,8 @@ def test_tensorboard_gets_curves(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     entries = events.Scalars("tta/entropy")
     assert [entry.step for entry in entries] == [1, 6]
     assert all(0 < entry.value < 5.3 for entry in entries)  # between 0 and ln 200
+
+
+def test_three_lines_on_a_plain_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = wildtta.adapt(_example("three_lines", monkeypatch).classifier())
+    assert model(torch.randn(16, 3, 32, 32)).shape == (16, 10)

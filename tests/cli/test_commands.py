@@ -42,7 +42,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("run", "--device", "abacus"), "no device 'abacus' here"),
         (("bench", "absent.toml", "--journal", "j.jsonl"), "cannot read the grid absent.toml: No such file"),
         (("merge", "absent.jsonl", "--into", "m.jsonl"), "cannot read the journal absent.jsonl"),
-        (("methods", "sra"), "Did you mean 'sar'?"),
+        (("methods", "saar"), "Did you mean 'sar'?"),
     ],
 )
 def test_mistakes_are_one_line(

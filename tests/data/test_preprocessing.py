@@ -87,7 +87,7 @@ def test_custom_protocol_says_itself() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("papre", "unknown preprocessing protocol 'papre'; known: paper, native, glyphs, timm"),
+        ("papre", "unknown preprocessing protocol 'papre'; known: paper, native, glyphs, unit, timm"),
         ("custom:size=big", "cannot be read"),
         ("custom:crop=3", "no field crop"),
         ("custom:mean=1/2", "one per RGB channel, got 2"),
