@@ -170,7 +170,7 @@ def test_figures_are_seen(browser: Any, page: Path, dark: bool) -> None:
     for drawing in drawings:
         browser.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", drawing)
         shot = pixels(drawing).astype(int)
-        background = np.median(shot, axis=0)
+        background = np.median(shot[:200], axis=0)  # along the upper edge: what is drawn may fill more than half
         assert (background.mean() < 60) == dark, "the paper follows the theme"
         far = np.abs(shot - background).max(axis=1) > 90
         assert far.mean() > 0.002, f"{drawing.get_attribute('aria-label')} is (nearly) blank"
