@@ -85,9 +85,7 @@ def _to_tf32(x: tl.tensor, ROUNDED: tl.constexpr) -> Any:
         bits = (x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000
         return tl.where(x == x, bits.to(tl.float32, bitcast=True), x)  # what is not a number stays none
     if ROUNDED:
-        return tl.inline_asm_elementwise(
-            "cvt.rna.tf32.f32 $0, $1;", "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1
-        )
+        return tl.inline_asm_elementwise("cvt.rna.tf32.f32 $0, $1;", "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1)
     return x
 
 
@@ -100,12 +98,7 @@ def _load(pointer: tl.tensor, rows: tl.tensor, stride: tl.tensor, length: tl.ten
 
 @jit
 def _operand(
-    pointer: tl.tensor,
-    rows: tl.tensor,
-    stride: tl.tensor,
-    length: tl.tensor,
-    WIDTH: tl.constexpr,
-    ROUNDED: tl.constexpr,
+    pointer: tl.tensor, rows: tl.tensor, stride: tl.tensor, length: tl.tensor, WIDTH: tl.constexpr, ROUNDED: tl.constexpr
 ) -> Any:
     """Rows of a head for a product."""
     return _to_tf32(_load(pointer, rows, stride, length, WIDTH), ROUNDED)
@@ -128,31 +121,13 @@ def _head(pointer: tl.tensor, batch_stride: tl.tensor, head_stride: tl.tensor, h
 
 @jit
 def forward_kernel(
-    q: tl.tensor,
-    q_batch: tl.tensor,
-    q_head: tl.tensor,
-    q_row: tl.tensor,
-    k: tl.tensor,
-    k_batch: tl.tensor,
-    k_head: tl.tensor,
-    k_row: tl.tensor,
-    v: tl.tensor,
-    v_batch: tl.tensor,
-    v_head: tl.tensor,
-    v_row: tl.tensor,
-    out: tl.tensor,
-    out_batch: tl.tensor,
-    out_head: tl.tensor,
-    out_row: tl.tensor,
+    q: tl.tensor, q_batch: tl.tensor, q_head: tl.tensor, q_row: tl.tensor,
+    k: tl.tensor, k_batch: tl.tensor, k_head: tl.tensor, k_row: tl.tensor,
+    v: tl.tensor, v_batch: tl.tensor, v_head: tl.tensor, v_row: tl.tensor,
+    out: tl.tensor, out_batch: tl.tensor, out_head: tl.tensor, out_row: tl.tensor,
     logsums: tl.tensor,
-    heads: tl.tensor,
-    q_length: tl.tensor,
-    k_length: tl.tensor,
-    log2_scale: tl.tensor,
-    WIDTH: tl.constexpr,
-    QUERIES: tl.constexpr,
-    KEYS: tl.constexpr,
-    ROUNDED: tl.constexpr,
+    heads: tl.tensor, q_length: tl.tensor, k_length: tl.tensor, log2_scale: tl.tensor,
+    WIDTH: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, ROUNDED: tl.constexpr,
 ) -> None:
     """O and L of a block of queries; ``log2_scale`` is s·log₂e."""
     q, k = _head(q, q_batch, q_head, heads), _head(k, k_batch, k_head, heads)
@@ -183,41 +158,15 @@ def forward_kernel(
 
 @jit
 def query_gradient_kernel(
-    q: tl.tensor,
-    q_batch: tl.tensor,
-    q_head: tl.tensor,
-    q_row: tl.tensor,
-    k: tl.tensor,
-    k_batch: tl.tensor,
-    k_head: tl.tensor,
-    k_row: tl.tensor,
-    v: tl.tensor,
-    v_batch: tl.tensor,
-    v_head: tl.tensor,
-    v_row: tl.tensor,
-    out: tl.tensor,
-    out_batch: tl.tensor,
-    out_head: tl.tensor,
-    out_row: tl.tensor,
-    dout: tl.tensor,
-    dout_batch: tl.tensor,
-    dout_head: tl.tensor,
-    dout_row: tl.tensor,
-    dq: tl.tensor,
-    dq_batch: tl.tensor,
-    dq_head: tl.tensor,
-    dq_row: tl.tensor,
-    logsums: tl.tensor,
-    deltas: tl.tensor,
-    heads: tl.tensor,
-    q_length: tl.tensor,
-    k_length: tl.tensor,
-    scale: tl.tensor,
-    log2_scale: tl.tensor,
-    WIDTH: tl.constexpr,
-    QUERIES: tl.constexpr,
-    KEYS: tl.constexpr,
-    ROUNDED: tl.constexpr,
+    q: tl.tensor, q_batch: tl.tensor, q_head: tl.tensor, q_row: tl.tensor,
+    k: tl.tensor, k_batch: tl.tensor, k_head: tl.tensor, k_row: tl.tensor,
+    v: tl.tensor, v_batch: tl.tensor, v_head: tl.tensor, v_row: tl.tensor,
+    out: tl.tensor, out_batch: tl.tensor, out_head: tl.tensor, out_row: tl.tensor,
+    dout: tl.tensor, dout_batch: tl.tensor, dout_head: tl.tensor, dout_row: tl.tensor,
+    dq: tl.tensor, dq_batch: tl.tensor, dq_head: tl.tensor, dq_row: tl.tensor,
+    logsums: tl.tensor, deltas: tl.tensor,
+    heads: tl.tensor, q_length: tl.tensor, k_length: tl.tensor, scale: tl.tensor, log2_scale: tl.tensor,
+    WIDTH: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, ROUNDED: tl.constexpr,
 ) -> None:
     """dQ and δ of a block of queries: δ costs nothing here, where dO is at hand, and the other kernel needs it."""
     k, v = _head(k, k_batch, k_head, heads), _head(v, v_batch, v_head, heads)
@@ -245,38 +194,14 @@ def query_gradient_kernel(
 
 @jit
 def key_gradient_kernel(
-    q: tl.tensor,
-    q_batch: tl.tensor,
-    q_head: tl.tensor,
-    q_row: tl.tensor,
-    k: tl.tensor,
-    k_batch: tl.tensor,
-    k_head: tl.tensor,
-    k_row: tl.tensor,
-    v: tl.tensor,
-    v_batch: tl.tensor,
-    v_head: tl.tensor,
-    v_row: tl.tensor,
-    dout: tl.tensor,
-    dout_batch: tl.tensor,
-    dout_head: tl.tensor,
-    dout_row: tl.tensor,
-    dk: tl.tensor,
-    dk_batch: tl.tensor,
-    dk_head: tl.tensor,
-    dk_row: tl.tensor,
-    dv: tl.tensor,
-    logsums: tl.tensor,
-    deltas: tl.tensor,
-    heads: tl.tensor,
-    q_length: tl.tensor,
-    k_length: tl.tensor,
-    scale: tl.tensor,
-    log2_scale: tl.tensor,
-    WIDTH: tl.constexpr,
-    QUERIES: tl.constexpr,
-    KEYS: tl.constexpr,
-    ROUNDED: tl.constexpr,
+    q: tl.tensor, q_batch: tl.tensor, q_head: tl.tensor, q_row: tl.tensor,
+    k: tl.tensor, k_batch: tl.tensor, k_head: tl.tensor, k_row: tl.tensor,
+    v: tl.tensor, v_batch: tl.tensor, v_head: tl.tensor, v_row: tl.tensor,
+    dout: tl.tensor, dout_batch: tl.tensor, dout_head: tl.tensor, dout_row: tl.tensor,
+    dk: tl.tensor, dk_batch: tl.tensor, dk_head: tl.tensor, dk_row: tl.tensor,
+    dv: tl.tensor, logsums: tl.tensor, deltas: tl.tensor,
+    heads: tl.tensor, q_length: tl.tensor, k_length: tl.tensor, scale: tl.tensor, log2_scale: tl.tensor,
+    WIDTH: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, ROUNDED: tl.constexpr,
 ) -> None:
     """dK and dV of a block of keys; both have the same strides.
 

@@ -161,12 +161,7 @@ class Dispatch(TorchFunctionMode):
         """What is fused with the norm of this γ, unless a hook would see the norm's result."""
         fusion = self._fusions.get(gamma)
         for module in [] if fusion is None else fusion.modules:
-            if (
-                module._forward_hooks
-                or module._forward_pre_hooks
-                or module._backward_hooks
-                or module._backward_pre_hooks
-            ):
+            if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
                 return None
         return fusion
 

@@ -101,11 +101,8 @@ def forward_kernel(
     rstds: tl.tensor,
     eps: tl.tensor,
     groups: tl.tensor,
-    CHANNELS: tl.constexpr,
-    PIXELS: tl.constexpr,  # of a group
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    WHOLE: tl.constexpr,  # of a tile
+    CHANNELS: tl.constexpr, PIXELS: tl.constexpr,  # of a group
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr,  # of a tile
     RELU: tl.constexpr,
 ) -> None:
     program = tl.program_id(0)
@@ -145,14 +142,8 @@ def forward_kernel(
 
 @jit
 def _incoming(
-    dz: tl.tensor,
-    x: tl.tensor,
-    offsets: tl.tensor,
-    exists: tl.tensor,
-    mean: tl.tensor,
-    rstd: tl.tensor,
-    gamma: tl.tensor,
-    beta: tl.tensor,
+    dz: tl.tensor, x: tl.tensor, offsets: tl.tensor, exists: tl.tensor,
+    mean: tl.tensor, rstd: tl.tensor, gamma: tl.tensor, beta: tl.tensor,
     RELU: tl.constexpr,
 ) -> Any:
     """x̂ and dy of a tile, 0 where nothing exists."""
@@ -171,13 +162,8 @@ def _channel_sums(normal: tl.tensor, dy: tl.tensor) -> Any:
 
 @jit
 def _store_sums(
-    dgammas: tl.tensor,
-    dbetas: tl.tensor,
-    channels: tl.tensor,
-    dgamma: tl.tensor,
-    dbeta: tl.tensor,
-    CHANNELS: tl.constexpr,
-    WANTED: tl.constexpr,
+    dgammas: tl.tensor, dbetas: tl.tensor, channels: tl.tensor, dgamma: tl.tensor, dbeta: tl.tensor,
+    CHANNELS: tl.constexpr, WANTED: tl.constexpr,
 ) -> None:
     if WANTED:
         tl.store(dgammas + channels, dgamma, mask=channels < CHANNELS)
@@ -202,14 +188,9 @@ def backward_kernel(
     dgammas: tl.tensor,
     dbetas: tl.tensor,
     groups: tl.tensor,
-    CHANNELS: tl.constexpr,
-    PIXELS: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    WHOLE: tl.constexpr,
-    RELU: tl.constexpr,
-    WANTS_INPUT: tl.constexpr,
-    WANTS_PARAMETERS: tl.constexpr,
+    CHANNELS: tl.constexpr, PIXELS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr,
+    RELU: tl.constexpr, WANTS_INPUT: tl.constexpr, WANTS_PARAMETERS: tl.constexpr,
 ) -> None:
     program = tl.program_id(0)
     start, first = program.to(tl.int64) * (CHANNELS * PIXELS), (program % groups) * CHANNELS

@@ -94,9 +94,7 @@ def _gradients_by_torch(
     leaves = [value.detach().requires_grad_(needed) for value, needed in zip(inputs, wanted, strict=True)]
     with torch.enable_grad(), torch.autocast(gradient.device.type, enabled=False):
         result = operation.by_torch(*leaves)
-    found = iter(
-        torch.autograd.grad(result, [leaf for leaf in leaves if leaf.requires_grad], gradient.to(result.dtype))
-    )
+    found = iter(torch.autograd.grad(result, [leaf for leaf in leaves if leaf.requires_grad], gradient.to(result.dtype)))
     return tuple(next(found) if needed else None for needed in wanted)
 
 

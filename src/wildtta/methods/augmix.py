@@ -114,7 +114,9 @@ def _warped(images: Tensor, names: list[str], levels: Tensor, signs: Tensor) -> 
         amount = float(levels[row] * signs[row]) / 10
         if name == "rotate":
             angle = math.radians(30 * amount)
-            rows[row, :, :2] = torch.tensor([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]])
+            rows[row, :, :2] = torch.tensor(
+                [[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]]
+            )
         elif name == "shear_x":
             rows[row, 0, 1] = 0.3 * amount
         elif name == "shear_y":

@@ -48,9 +48,7 @@ class BNAdapt(Method):
     momentum: float | None = option(
         "weight of a batch in the running average; None: no average is kept", None, within=Range(0, 1, open=True)
     )
-    fresh: bool = option(
-        "the running average starts at (0, 1), not at the source's statistics", False, needs="momentum"
-    )
+    fresh: bool = option("the running average starts at (0, 1), not at the source's statistics", False, needs="momentum")
     use: Literal["batch", "running"] = option("normalise by the (mixed) batch's or by the running statistics", "batch")
 
     def __post_init__(self) -> None:

@@ -150,9 +150,7 @@ def pixel_scale(network: nn.Module, images: Tensor, mean: Level, std: Level) -> 
             "for other inputs give the method an augment= of your own, where it has one"
         )
     if (mean is None) != (std is None):
-        raise ValueError(
-            "give mean and std together (or neither: then the network's configuration tells, or the range)"
-        )
+        raise ValueError("give mean and std together (or neither: then the network's configuration tells, or the range)")
     if mean is None:
         for name in ("pretrained_cfg", "default_cfg"):
             config = getattr(network, name, None)

@@ -69,9 +69,7 @@ def label_shift(
         return _official(checked, finite, draws, seed, shuffles=1)
     if finite not in PUBLISHED_RATIOS:
         known = ", ".join(f"{r:g}" for r in PUBLISHED_RATIOS)
-        raise ValueError(
-            f"order='published' knows the ratios {known} (= infinity), got {ratio:g}; use order='official'"
-        )
+        raise ValueError(f"order='published' knows the ratios {known} (= infinity), got {ratio:g}; use order='official'")
     return _official(checked, finite, draws, seed, shuffles=PUBLISHED_RATIOS.index(finite) + 1)
 
 

@@ -46,12 +46,7 @@ def dead_columns(variance: Tensor, noise: Tensor) -> Tensor:
 
 
 def redundancy_from_moments(
-    count: Tensor | float,
-    first: Tensor,
-    second: Tensor,
-    *,
-    normalisation: Normalisation = "columns",
-    variance_floor: float = 0.0,
+    count: Tensor | float, first: Tensor, second: Tensor, *, normalisation: Normalisation = "columns", variance_floor: float = 0.0
 ) -> Tensor:
     """R of N rows from their sums Σz [D] and Σzzᵀ [D, D] (rows already through :func:`normalise_rows`).
 
