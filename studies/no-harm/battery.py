@@ -9,14 +9,12 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import subprocess
-import sys
 import time
 import warnings
 from pathlib import Path
 
 import torch
-from grid import core_streams, domains_for, small_batches
+from grid import core_streams, domains_for, one_process_each, small_batches
 from lab import Result, share_of_top
 from networks import load
 from torch import Tensor, nn
@@ -109,21 +107,10 @@ def main() -> None:
     if len(options.networks) == 1:
         one_network(options.networks[0], options)
         return
-    shared = [arg for arg in sys.argv[1:] if not arg.startswith("--networks")]
-    shared.remove(",".join(options.networks))
-    pieces = [options.out.with_suffix(f".{index}.part") for index in range(len(options.networks))]
-    children = []
-    for name, piece in zip(options.networks, pieces, strict=True):
-        command = [sys.executable, __file__, *shared, "--networks", name]
-        command[command.index(str(options.out))] = str(piece)
-        children.append(subprocess.Popen(command))
-    for child in children:
-        child.wait()
-    with options.out.open("a") as file:
-        for piece in pieces:
-            if piece.exists():
-                file.write(piece.read_text())
-                piece.unlink()
+    shared = ["--methods", ",".join(options.methods), "--seeds", ",".join(map(str, options.seeds))]
+    shared += ["--part", options.part, "--streams", options.streams]
+    shared += ["--length", str(options.length), "--seconds", str(options.seconds)]
+    one_process_each(__file__, options.folder, options.out, options.networks, shared)
 
 
 if __name__ == "__main__":

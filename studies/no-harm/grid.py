@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -236,6 +237,23 @@ def save_outputs(copies: Copies, pool: Pool, path: Path) -> None:
     torch.save({"names": pool.names, "logits": logits, "labels": pool.labels}, path)
 
 
+def one_process_each(script: str, folder: Path, out: Path, names: Sequence[str], options: Sequence[str]) -> None:
+    """Run ``script`` once per network, all at once, and append what each wrote to ``out``."""
+    environment = os.environ | {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    pieces = [out.with_suffix(f".{name}.part") for name in names]
+    children = []
+    for name, piece in zip(names, pieces, strict=True):
+        command = [sys.executable, script, str(folder), str(piece), "--networks", name, *options]
+        children.append(subprocess.Popen(command, env=environment))
+    for child in children:
+        child.wait()
+    with out.open("a") as file:
+        for piece in pieces:
+            if piece.exists():
+                file.write(piece.read_text())
+                piece.unlink()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
@@ -253,19 +271,7 @@ def main() -> None:
         return
     shared = ["--rules", o.rules, "--part", o.part, "--length", str(o.length), "--seconds", str(o.seconds)]
     shared += ["--no-small"] if o.no_small else []
-    environment = os.environ | {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
-    pieces = [o.out.with_suffix(f".{name}.part") for name in names]
-    children = []
-    for name, piece in zip(names, pieces, strict=True):
-        command = [sys.executable, __file__, str(o.folder), str(piece), "--networks", name, *shared]
-        children.append(subprocess.Popen(command, env=environment))
-    for child in children:
-        child.wait()
-    with o.out.open("a") as file:
-        for piece in pieces:
-            if piece.exists():
-                file.write(piece.read_text())
-                piece.unlink()
+    one_process_each(__file__, o.folder, o.out, names, shared)
 
 
 if __name__ == "__main__":
