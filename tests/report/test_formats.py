@@ -48,7 +48,7 @@ def grid_rows(*, seeds: int = 2) -> list[Row]:
             row = empty_row(cell)
             row["metrics"] = {
                 "accuracy": value + 2 * seed, "top5": 60.0, "ece": 5.0, "nll": 2.0, "samples": 100,
-                "collapsed": corruption == "fog", "top_class_share": 90.0 if corruption == "fog" else 12.0,
+                "top_class_share": {"none": 60.0, "sar2": 90.0}[method] if corruption == "fog" else 12.0,
                 "running": [[50, value - 5], [100, value]],
             }  # fmt: skip
             row["cost"] = {"forwards": 200, "backwards": 100, "ms_per_batch": 7.0, "peak_mb": 300.0}

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from wildtta.bench import Cell, Row
+from wildtta.bench.unadapted import beside_unadapted
 from wildtta.paper.experiment import ECE, Experiment, Spot
 from wildtta.paper.registry import experiments
 from wildtta.paper.settings import CORRUPTIONS, Setting
@@ -44,7 +45,7 @@ def sections(rows: Sequence[Row]) -> list[Section]:
 
 def section(setting: Setting, rows: Sequence[Row], names: Collection[str]) -> Section:
     """Tables, figures and claims of the named experiments in one setting; all other claims were not run."""
-    by_key = {row["key"]: row for row in rows}
+    by_key = {row["key"]: row for row in beside_unadapted(rows)}
     views = {name: View(experiment, setting, by_key) for name, experiment in experiments().items()}
     shown = [view for name, view in views.items() if name in names and view.keys]
     others = [view for view in views.values() if view not in shown]
