@@ -126,7 +126,7 @@ def normalisations_told(view: View) -> str:
         for row in rows
         if look_up(row, "resolved/normalisation") is not None
     }
-    return "; ".join(f"R over {over} on {network}" for network, over in sorted(used))
+    return view.setting.renamed("; ".join(f"R over {over} on {network}" for network, over in sorted(used)))
 
 
 def table_of(view: View) -> Table:

@@ -105,6 +105,12 @@ class Network:
     model_options: Mapping[str, Any] = field(default_factory=dict)
     weights: str | None = None
 
+    @property
+    def title(self) -> str:
+        """Its name; of a function of the user's own, without the file that holds it."""
+        place, _, name = self.model.rpartition(":")
+        return name if place.endswith(".py") else self.model
+
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
@@ -162,14 +168,17 @@ class Setting:
     def label(self) -> str:
         """In words, for the head of every table."""
         size = "" if self.scale.name == "full" else f", {self.scale.name} streams"
+        if len(self.scale.corruptions) < len(CORRUPTIONS):
+            size += f", {len(self.scale.corruptions)} of the {len(CORRUPTIONS)} corruptions"
+        few = self.scale.slow_limit
+        size += f"; MEMO, TTT and DDA on at most {few} images of a corruption" if few else ""
+        names = ", ".join(f"{network.title} for {name}" for name, network in self.networks.items())
         if self.where == "glyphs":
-            names = ", ".join(f"{network.model} for {name}" for name, network in self.networks.items())
             random = "" if self._pinned else ", not the trained weights"
-            few = self.scale.slow_limit
-            slow = f"; MEMO, TTT and DDA on at most {few} images of a corruption" if few else ""
-            return f"glyphs, 200 classes, small networks ({names}){random}{size}{slow}"
+            return f"glyphs, 200 classes, small networks ({names}){random}{size}"
         data = {"imagenet-c": "ImageNet-C", "folder": "own folder, corrupted on the fly"}[self.where]
-        weights = "" if self._pinned else ", not the paper's weights"
+        own = any(IMAGENET_NETWORKS.get(name) != network.model for name, network in self.networks.items())
+        weights = f", {names}" if own else "" if self._pinned else ", not the paper's weights"
         return f"{data}, preprocessing {self.protocol}{weights}{size}"
 
     @property
@@ -199,13 +208,15 @@ class Setting:
         """The paper's name of a network, with what plays its part where that is another one."""
         place = self.networks.get(network)
         same = place is None or IMAGENET_NETWORKS.get(network) == place.model
-        return network if same or place is None else f"{place.model} for {network}"
+        return network if same or place is None else f"{place.title} for {network}"
 
     def renamed(self, text: str) -> str:
         """A text with the networks that were run in place of the paper's."""
         for name, place in self.networks.items():
             if IMAGENET_NETWORKS.get(name) != place.model:
-                text = text.replace(self.title(name), place.model).replace(name, place.model)
+                # Rows may be titled by the file that holds the network.
+                text = text.replace(place.model, place.title)
+                text = text.replace(self.title(name), place.title).replace(name, place.title)
         return text
 
     def missing(self, network: str, method: str) -> str:
