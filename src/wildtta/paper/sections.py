@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from wildtta.bench import Cell, Row
+from wildtta.bench import Row
 from wildtta.bench.unadapted import beside_unadapted
 from wildtta.paper.experiment import ECE, Experiment, Spot
 from wildtta.paper.registry import experiments
@@ -121,12 +121,14 @@ def images_told(view: View, labels: tuple[str, ...]) -> str:
 def normalisations_told(view: View) -> str:
     """Over what R was normalised on each network, where a run of the experiment used R."""
     rows = [row for spot in view.spots for row in view.finished(spot)]
+    # As the plan names networks; the row's own title may be an older one.
+    titles = {cell.key: cell.model_title for spot in view.spots for cell in spot.cells}
     used = {
-        (Cell.from_row(row).model_title, str(look_up(row, "resolved/normalisation")))
+        (titles[row["key"]], str(look_up(row, "resolved/normalisation")))
         for row in rows
         if look_up(row, "resolved/normalisation") is not None
     }
-    return view.setting.renamed("; ".join(f"R over {over} on {network}" for network, over in sorted(used)))
+    return "; ".join(f"R over {over} on {network}" for network, over in sorted(used))
 
 
 def table_of(view: View) -> Table:
