@@ -133,7 +133,7 @@ class Steady(SAR2):
                 "gradient_bound=None, or clip_norm="
             )
         if engine.norms:
-            return no_statistics(engine.norms)
+            return no_statistics(engine.norms, engine.network.classes)
         state = super().declare(engine)
         classes = engine.network.classes
         if self.evidence:
