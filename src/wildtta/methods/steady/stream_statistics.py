@@ -50,24 +50,26 @@ _CHOICE_MEMORY = 64
 _SMALLEST_ADVANTAGE = 0.01
 """Entropy in units of ln C by which the stream's moments must be more certain."""
 
+STATE = {
+    "stream_mean": "channel",
+    "stream_square": "channel",
+    "stream_samples": "one",
+    "stream_advantage": "one",
+    "first_sum": "first",
+    "first_square": "first",
+    "last_sum": "first",
+    "last_samples": "one",
+    "answered": "class",
+}
+"""What is kept, and per what: all layers' channels, the first layer's (mean and log variance), the classes, or once."""
 State = dict[str, Tensor]
 
 
 def no_statistics(norms: NormStatistics, classes: int) -> State:
     """The state before the first batch."""
-    mean, variance = norms.source()
-    first = 2 * norms.first_channels
-    return {
-        "stream_mean": torch.zeros_like(mean),
-        "stream_square": torch.zeros_like(variance),
-        "stream_samples": mean.new_zeros(()),
-        "stream_advantage": mean.new_zeros(()),
-        "first_mean": mean.new_zeros(first),
-        "first_square": mean.new_zeros(first),
-        "last_mean": mean.new_zeros(first),
-        "last_samples": mean.new_zeros(()),
-        "answered": mean.new_zeros(classes),
-    }
+    mean, _ = norms.source()
+    sizes = {"channel": mean.shape, "first": (2 * norms.first_channels,), "class": (classes,), "one": ()}
+    return {name: mean.new_zeros(sizes[size]) for name, size in STATE.items()}
 
 
 def change(last: Tensor, stream: Moments, samples: tuple[Tensor, Tensor]) -> Tensor:
@@ -94,7 +96,7 @@ def blended(sums: Moments, samples: Tensor, source: Moments, share: Tensor) -> M
 
 def answer_of(engine: Engine, images: Tensor, *, learning: bool) -> tuple[Output, State]:
     """The answer to ``images``, and the state after them where ``learning`` (else as it was): two passes, no gradient."""
-    state = dict(engine.memory)
+    state = {name: engine.memory[name] for name in STATE}
     source, depth = engine.norms.source(), engine.norms.depths()
     with engine.norms.first_inputs() as first:
         plain = engine.forward(images, grad=False)
@@ -135,10 +137,10 @@ def _followed(state: State, first: Tensor) -> State:
     """``state`` before this batch's moments: what is kept of the stream's, after a look at the first layer's inputs."""
     number = len(first)
     fading = math.exp(-number / _LAST_MEMORY)
-    last_sum = fading * state["last_mean"] + first.sum(0)
+    last_sum = fading * state["last_sum"] + first.sum(0)
     last_samples = fading * state["last_samples"] + number
     samples = state["stream_samples"].clamp(min=1e-9)
-    mean = state["first_mean"] / samples
+    mean = state["first_sum"] / samples
     variance = state["first_square"] / samples - mean.square()
     moved = change(last_sum / last_samples, (mean, variance), (last_samples, samples))
     moved = moved * (samples >= _LAST_MEMORY)
@@ -147,9 +149,9 @@ def _followed(state: State, first: Tensor) -> State:
         "stream_mean": keep * state["stream_mean"],
         "stream_square": keep * state["stream_square"],
         "stream_samples": keep * state["stream_samples"] + number,
-        "first_mean": keep * state["first_mean"] + first.sum(0),
+        "first_sum": keep * state["first_sum"] + first.sum(0),
         "first_square": keep * state["first_square"] + first.square().sum(0),
-        "last_mean": last_sum,
+        "last_sum": last_sum,
         "last_samples": last_samples,
     }
 
