@@ -366,7 +366,7 @@ def test_a_cell_may_name_a_folder_below_the_root(images: Path, conditions: Condi
     below = small_cell(data_options={"folder": images.name})
     row = run_cell(below, Conditions(root=str(images.parent)), "cpu")
     assert row["metrics"] == run_cell(small_cell(), conditions, "cpu")["metrics"]
-    with pytest.raises(BenchError, match="no data at .*elsewhere"):
+    with pytest.raises(BenchError, match=r"no data at .*elsewhere"):
         run_cell(small_cell(data_options={"folder": "elsewhere"}), conditions, "cpu")
 
 
