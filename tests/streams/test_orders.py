@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from wildtta.streams import balanced_subset, dirichlet, label_shift, mild, single
+from wildtta.streams import balanced_subset, dirichlet, label_shift, mild, one_class, runs, single
 
 RECORDED = json.loads((Path(__file__).parent / "label_shift_orders.json").read_text())
 CLASS_ORDERED = np.repeat(np.arange(20), 10)
@@ -238,3 +238,23 @@ def test_balanced_subset_spreads_over_classes() -> None:
     assert set(counts) == {2, 3}
     assert (np.diff(kept) > 0).all()
     assert balanced_subset(CLASS_ORDERED, 10_000).tolist() == list(range(200))
+
+
+def test_runs_hold_one_class_each_and_repeat_an_image_only_after_all_of_its_class() -> None:
+    order = runs(CLASS_ORDERED, run=4, length=480, seed=3)
+    by_run = CLASS_ORDERED[order].reshape(120, 4)
+    assert (by_run == by_run[:, :1]).all()
+    rounds = by_run[:, 0].reshape(6, 20)
+    assert all(sorted(one) == list(range(20)) for one in rounds)
+    assert len({tuple(one) for one in rounds}) == 6
+    first = order[CLASS_ORDERED[order] == 7][:10]
+    assert sorted(first) == list(range(70, 80))
+    with pytest.raises(ValueError, match="run must be at least 1"):
+        runs(CLASS_ORDERED, run=0)
+
+
+def test_one_class_is_one_class_and_its_seed_chooses_which() -> None:
+    order = one_class(CLASS_ORDERED, length=25, seed=0)
+    assert len(set(CLASS_ORDERED[order])) == 1
+    assert sorted(order[:10]) == sorted(order[10:20]) == sorted(set(order))
+    assert len({int(CLASS_ORDERED[one_class(CLASS_ORDERED, seed=seed)[0]]) for seed in range(20)}) > 5

@@ -4,7 +4,8 @@
 folder in its layout (``<corruption>/<severity>/<class>/``) are read as they are. Sets that fit into memory
 are decoded and corrupted once per process and kept on the device; larger ones stream from their files.
 
-``data_options``: ``split`` (:mod:`wildtta.bench.streaming`), or in its place a published list of ImageNet's
+``data_options``: ``folder``, a folder or zip below the root, for grids over several sets; ``split``
+(:mod:`wildtta.bench.streaming`), or in its place a published list of ImageNet's
 images by name (:data:`wildtta.data.IMAGE_LISTS`); ``count`` and ``seed`` of glyphs; ``source_images``, how many
 a method may look at (:mod:`wildtta.bench.source_data`); ``corruption_seed``, the seed of the corruptions'
 noise. The noise is part of the data: it stays the same over the cell's seeds, as in the published ImageNet-C.
@@ -56,12 +57,18 @@ def check_data(cell: Cell, root: str | None) -> None:
         return
     if cell.data != "glyphs" and root is None:
         raise BenchError(f"data {cell.data!r} lies in files; name their folder with --data")
-    if root is not None and cell.data != "glyphs" and not Path(root).exists():
-        raise BenchError(f"no data at {root}")
-    refuse_unknown(cell.data_options, ("split", *_NUMBERS, "source_images"), "data_options has no {}")
+    place = _place(cell, root)
+    if place is not None and cell.data != "glyphs" and not Path(place).exists():
+        raise BenchError(f"no data at {place}")
+    refuse_unknown(cell.data_options, ("folder", "split", *_NUMBERS, "source_images"), "data_options has no {}")
     refuse_unknown(cell.corruptions, CORRUPTIONS + EXTRA_CORRUPTIONS, "unknown corruption {}")
     if cell.corruptions and not 1 <= cell.severity <= 5:
         raise BenchError(f"severity must be 1 to 5, got {cell.severity}")
+
+
+def _place(cell: Cell, root: str | None) -> str | None:
+    """Where the cell's images lie: the root, or what ``folder`` names below it."""
+    return root if root is None else str(Path(root) / str(cell.data_options.get("folder", "")))
 
 
 @dataclass(kw_only=True)
@@ -102,10 +109,12 @@ def open_images(
     numbers = {name: int(cell.data_options.get(name, value)) for name, value in _NUMBERS.items()}
     # A gradual stream passes through the severities up to the cell's.
     levels = range(1 if cell.scenario == "gradual" else cell.severity, cell.severity + 1)
-    domains = [Domain(name, level) for name in cell.corruptions for level in levels] or [Domain("clean")]
+    domains = [Domain(name, level) for name in cell.corruptions for level in levels]
+    if not domains or cell.scenario == "comes_and_goes":
+        domains = [Domain("clean"), *domains]
     split = cell.data_options.get("split")
     images = str(split) if split in IMAGE_LISTS else None
-    sets = {domain: _opened(cell.data, root, domain, images, **numbers) for domain in domains}
+    sets = {domain: _opened(cell.data, _place(cell, root), domain, images, **numbers) for domain in domains}
     own = _OWN_PROTOCOL.get(cell.data, "paper")
     protocol = input_protocol(own if cell.protocol == "auto" else cell.protocol, network)
     first = sets[domains[0]]

@@ -49,7 +49,7 @@ def stream_of(cell: Cell, labels: npt.NDArray[np.int64]) -> Stream:
     positions = split_positions(labels, str(cell.data_options.get("split", "all")))
     kept = labels[positions]
     domains = [Domain(name, cell.severity) for name in cell.corruptions] or [Domain("clean")]
-    kept_orders = {"label_shift", "continual_label_shift", "stored"}
+    kept_orders = {"label_shift", "continual_label_shift", "stored", "runs", "one_class"}
     ordered = bool({cell.scenario, cell.scenario_options.get("within")} & kept_orders)
     per_domain = None
     if cell.limit is not None and not ordered:

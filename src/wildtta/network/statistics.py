@@ -65,10 +65,34 @@ class NormStatistics:
         means = torch.cat([layer.running_mean for layer in self._layers])
         return means, torch.cat([layer.running_var for layer in self._layers])
 
+    @property
+    def first_channels(self) -> int:
+        """Channels of the first layer."""
+        return int(self._layers[0].num_features)
+
     def depths(self) -> Tensor:
         """Each layer's place l/L among the L layers, from 0 for the first, per channel [channels of all layers]."""
         parts = [torch.full_like(layer.running_mean, at) for at, layer in enumerate(self._layers)]
         return torch.cat(parts) / len(self._layers)
+
+    @contextlib.contextmanager
+    def first_inputs(self) -> Iterator[list[Tensor]]:
+        """Within, every pass adds one tensor [B, 2C]: each sample's mean and log variance in the first layer's input."""
+        layer = self._layers[0]
+        seen: list[Tensor] = []
+
+        def look(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+            values = inputs[0].detach()
+            flat = values.to(torch.promote_types(values.dtype, torch.float32)).reshape(*values.shape[:2], -1)
+            variance, mean = torch.var_mean(flat, dim=2, correction=0)
+            # A constant sample has no variance: a millionth of the source's keeps its logarithm finite.
+            seen.append(torch.cat((mean, (variance + 1e-6 * layer.running_var + layer.eps**2).log()), dim=1))
+
+        hook = layer.register_forward_pre_hook(look)
+        try:
+            yield seen
+        finally:
+            hook.remove()
 
     @contextlib.contextmanager
     def chosen(self, rule: Rule, moments: BatchMoments = mean_moments) -> Iterator[None]:

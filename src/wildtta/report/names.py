@@ -20,6 +20,9 @@ SCENARIOS = {
     "gradual": "gradual",
     "dirichlet": "Dirichlet",
     "single": "batch size 1",
+    "runs": "runs of a class",
+    "one_class": "one class",
+    "comes_and_goes": "comes and goes",
 }
 """Scenarios in words, in the order in which a report shows them."""
 

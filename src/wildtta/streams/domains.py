@@ -1,8 +1,9 @@
-"""Streams over several domains: separate, continual, mixed and gradual, over any order within a domain."""
+"""Streams over several domains: separate, continual, mixed, gradual, coming and going; over any order within one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypedDict
 
 import numpy as np
@@ -91,6 +92,25 @@ def gradual(
     labels_of = dict(zip((name for name, _ in listed), _labels_per_domain(labels, len(listed)), strict=True))
     own = [labels_of[name] for name, _ in ramp]
     return _arranged("gradual", own, ramp, reshuffle=reshuffle, per_level=per_level, **options)
+
+
+def comes_and_goes(
+    labels: Labels, domains: Iterable[DomainLike], *, every: int = 512, **options: Unpack[StreamOptions]
+) -> Stream:
+    """``every`` clean images, as many of the next domain, clean ones again, and so on; never reset.
+
+    Every image of the order comes once, in whichever domain its turn falls. A shift that ends is a test of its own: what
+    was learned for it must not stay.
+    """
+    if every < 1:
+        raise ValueError(f"every must be at least 1 image, got {every}")
+    listed = (Domain("clean"), *(domain for domain in as_domains(domains) if domain.name != "clean"))
+    if len(listed) < 2:
+        raise ValueError("a shift that comes and goes needs a domain other than 'clean'")
+    plain = _arranged("comes_and_goes", labels, listed[:1], **options)
+    piece = np.arange(len(plain.index)) // every
+    shifted = 1 + piece // 2 % (len(listed) - 1)
+    return replace(plain, domains=listed, domain=np.where(piece % 2 == 0, 0, shifted))
 
 
 def severity_ramp(domains: Iterable[DomainLike], *, severity: int = 5) -> tuple[Domain, ...]:

@@ -1,4 +1,4 @@
-"""Orders within one domain whose images are each seen once: shuffled, and temporally correlated (Dirichlet).
+"""Orders within one domain: shuffled, temporally correlated (Dirichlet), runs of one class, one class alone.
 
 An order is an int64 array of positions in the data set. It depends on the labels, its own options and the
 seed alone: the generator is built here from the seed, and the global random state is neither read nor
@@ -65,3 +65,47 @@ def dirichlet(labels: npt.ArrayLike, gamma: float = 0.1, *, slots: int | None = 
                 bursts[period].append(burst)
     ordered = [period[i] for period in bursts for i in generator.permutation(len(period))]
     return np.concatenate(ordered).astype(np.int64)
+
+
+def runs(labels: npt.ArrayLike, *, run: int = 16, length: int | None = None, seed: int = 0) -> IntArray:
+    """Runs of ``run`` images of one class after another, ``length`` in all (default: as many as there are images).
+
+    The classes take turns in a random order, drawn anew for each round. An image of a class comes again only when all of
+    that class have come.
+
+    >>> runs([0, 0, 1, 1], run=2, seed=0).tolist()
+    [0, 1, 2, 3]
+    """
+    checked = as_labels(labels)
+    if run < 1:
+        raise ValueError(f"run must be at least 1 image, got {run}")
+    wanted = len(checked) if length is None else length
+    if wanted < 1:
+        raise ValueError(f"length must be at least 1 image, got {wanted}")
+    generator = numpy_generator(seed)
+    groups = [generator.permutation(group) for group in images_by_class(checked)]
+    turns = -(-wanted // (run * len(groups)))
+    ordered = [
+        np.take(groups[at], np.arange(turn * run, (turn + 1) * run), mode="wrap")
+        for turn in range(turns)
+        for at in generator.permutation(len(groups))
+    ]
+    return np.concatenate(ordered)[:wanted].astype(np.int64)
+
+
+def one_class(labels: npt.ArrayLike, *, length: int | None = None, seed: int = 0) -> IntArray:
+    """Images of one class alone, drawn by ``seed``, ``length`` in all (default: as many as there are images), each round
+    in another order.
+
+    >>> one_class([0, 0, 1, 1], length=3, seed=0).tolist()
+    [2, 3, 2]
+    """
+    checked = as_labels(labels)
+    wanted = len(checked) if length is None else length
+    if wanted < 1:
+        raise ValueError(f"length must be at least 1 image, got {wanted}")
+    generator = numpy_generator(seed)
+    groups = images_by_class(checked)
+    own = groups[int(generator.integers(len(groups)))]
+    rounds = [generator.permutation(own) for _ in range(-(-wanted // len(own)))]
+    return np.concatenate(rounds)[:wanted].astype(np.int64)

@@ -8,10 +8,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from wildtta.streams.domains import Labels, continual, gradual, mixed, separate
+from wildtta.streams.domains import Labels, comes_and_goes, continual, gradual, mixed, separate
 from wildtta.streams.label_shift import label_shift
 from wildtta.streams.labels import IntArray
-from wildtta.streams.orders import dirichlet, mild, single, stored
+from wildtta.streams.orders import dirichlet, mild, one_class, runs, single, stored
 from wildtta.streams.stream import DomainLike, Stream, as_domains
 
 ORDERS: dict[str, Callable[..., IntArray]] = {
@@ -20,15 +20,18 @@ ORDERS: dict[str, Callable[..., IntArray]] = {
     "label_shift": label_shift,
     "dirichlet": dirichlet,
     "stored": stored,
+    "runs": runs,
+    "one_class": one_class,
 }
 """Orders within a domain by name."""
 
 _SCENARIOS: dict[str, tuple[Callable[..., Stream], str | None]] = {
-    **{name: (separate, name) for name in ("mild", "label_shift", "single", "dirichlet", "stored")},
+    **{name: (separate, name) for name in ("mild", "label_shift", "single", "dirichlet", "stored", "runs", "one_class")},
     "mixed": (mixed, None),
     "continual": (continual, None),
     "continual_label_shift": (continual, "label_shift"),
     "gradual": (gradual, None),
+    "comes_and_goes": (comes_and_goes, None),
 }
 """How domains follow one another, and the order within each; None: `mild`, or what the option `within` names."""
 
@@ -74,8 +77,9 @@ def build(
         seed: of every order.
         limit: use only so many images of each domain, spread evenly over the classes.
         options: what the scenario takes besides (`scenario_options`): ratio, draws and order for label shift,
-            gamma and slots for Dirichlet, per_level for gradual, reshuffle; within ("mild", "label_shift",
-            "dirichlet") with the options of that order for "mixed", "continual" and "gradual".
+            gamma and slots for Dirichlet, run and length for runs, per_level for gradual, every for comes_and_goes,
+            reshuffle; within ("mild", "label_shift", "dirichlet", "runs") with the options of that order for "mixed",
+            "continual", "gradual" and "comes_and_goes".
     """
     allowed = scenario_options(scenario)
     unknown = sorted(set(options) - set(allowed))

@@ -38,11 +38,14 @@ _TRUST_TAKES = 256
 """Samples over which trust may rise from 0 to 1. It falls at once."""
 _ERROR = (0.1, 0.2)
 """Up to the first sampling error r the rows are trusted fully, from the second on not at all."""
-_SMALLEST_SHIFT = 0.25
-"""A mean shorter than this share of the spread about it is no shift: networks have one on their own training data."""
+_HABIT, _CHANCE = 0.02, 0.4
+"""A squared mean below 0.02 + 0.4/C times the squared spread is no shift: networks have such a mean on their own training
+data (habit), and so have C random centroids (chance)."""
 _ERROR_WEIGHT = 1.5
-_MEAN_MEMORY, _ROW_MEMORY = 1000, 2000
+_MEAN_MEMORY = 1000
 """Samples after which what was seen counts 1/e."""
+_ROW_MEMORY, _LONGEST_ROW_MEMORY = 2000, 20_000
+"""The same for the rows: at least the first, and as long as half of the classes take to be seen, at most the second."""
 _ROW_INERTIA = 4.0
 """Images that a row is worth against the images of a batch."""
 _MEAN_PRIOR = 32
@@ -102,10 +105,20 @@ def sampling_error(seen: Tensor, classes: int) -> Tensor:
     return ((1 - seen / classes).clamp(min=0) / seen.clamp(min=1e-9)).sqrt()
 
 
+def classes_trusted(counts: Tensor) -> Tensor:
+    """Trust in [0, 1] that the classes with these ``counts`` [C] are as good as all: by their sampling error."""
+    return falling(sampling_error(classes_seen(counts), len(counts)), _ERROR)
+
+
 def falling(value: Tensor, limits: tuple[float, float]) -> Tensor:
     """1 up to the first limit, 0 from the second on, a straight line between."""
     first, second = limits
     return ((second - value) / (second - first)).clamp(0, 1)
+
+
+def smallest_shift(classes: int) -> float:
+    """Squared length of a mean, in units of the squared spread about it, up to which it is no shift: 0.02 + 0.4/C."""
+    return _HABIT + _CHANCE / classes
 
 
 def clearness(length: Tensor, spread: Tensor, doubt: Tensor | float) -> Tensor:
@@ -132,7 +145,7 @@ def weighed(state: dict[str, Tensor], logits: Tensor, usable: Tensor | None = No
     centre = (dominance[:, None] * rows).sum(0) / weight
     spread = (dominance * (rows - centre).square().sum(1)).sum() / weight
     error = sampling_error(classes_seen(dominance), len(rows))
-    doubt = (_ERROR_WEIGHT * error).square() + _SMALLEST_SHIFT**2
+    doubt = (_ERROR_WEIGHT * error).square() + smallest_shift(len(rows))
     by_rows = identified * falling(error, _ERROR) * clearness(centre.square().sum(), spread, doubt)
 
     trust = identified * falling(recentring_cost(recent, used), _COST)
@@ -143,7 +156,7 @@ def weighed(state: dict[str, Tensor], logits: Tensor, usable: Tensor | None = No
     mean_spread = keep * state["mean_spread"] + trust * number * about
     mean_weight = keep * state["mean_weight"] + trust * number
     mean = mean_sum / mean_weight.clamp(min=1e-6)
-    clear = clearness(mean.square().sum(), mean_spread / mean_weight.clamp(min=1e-6), _SMALLEST_SHIFT**2)
+    clear = clearness(mean.square().sum(), mean_spread / mean_weight.clamp(min=1e-6), smallest_shift(classes))
     by_mean = trust * clear * mean_weight / (mean_weight + _MEAN_PRIOR)
 
     return {
@@ -174,7 +187,8 @@ def _followed_rows(
     """Centroids of the watched classes in logits [R, R] and their dominance [R], after this batch.
 
     A row follows the images predicted as its class, the less the more it has already seen and the less dominant the
-    class now is. Its dominance is the largest so far and fades.
+    class now is. Its dominance is the largest so far, and fades with the samples, or with the classes that come to
+    dominate, whichever is slower: in long runs of one class after another, 2,000 samples are few classes.
     """
     watched = watched_classes(flat.shape[1], flat.device)
 
@@ -188,7 +202,10 @@ def _followed_rows(
     part = flat[:, watched]
     part = part - part.mean(1, keepdim=True)
     centroids = own.T @ part / counts.clamp(min=1)[:, None]
-    old = state["row_dominance"] * (-usable.sum() / _ROW_MEMORY).exp()
+    before, number = state["row_dominance"], usable.sum()
+    risen = (torch.where(counts > 0, dominant, before) - before).clamp(min=0).sum()
+    by_classes = torch.minimum((-2 * risen / len(watched)).exp(), (-number / _LONGEST_ROW_MEMORY).exp())
+    old = before * torch.maximum((-number / _ROW_MEMORY).exp(), by_classes)
     fresh = counts * dominant
     share = fresh / (fresh + _ROW_INERTIA * old).clamp(min=1e-9)
     rows = state["row_logits"] + share[:, None] * (centroids - state["row_logits"])

@@ -75,7 +75,8 @@ class Steady(SAR2):
     - No recovery: its 0.2 nats are the normal entropy of a network with few classes.
 
     **BatchNorm networks** learn nothing by gradients. They are normalised by the stream's moments where those make them
-    more certain, in the first layers most (``methods/steady/stream_statistics.py``): two passes, no backward.
+    more certain, in the first layers most, and forget them when the inputs change
+    (``methods/steady/stream_statistics.py``): two passes, no backward.
 
     The measurements are in docs/results/no-harm.md.
     """
@@ -133,7 +134,7 @@ class Steady(SAR2):
                 "gradient_bound=None, or clip_norm="
             )
         if engine.norms:
-            return no_statistics(engine.norms)
+            return no_statistics(engine.norms, engine.network.classes)
         state = super().declare(engine)
         classes = engine.network.classes
         if self.evidence:

@@ -1,15 +1,26 @@
-"""BatchNorm by the stream's own statistics: most in the first layers, none in the last, and only where it helps.
+"""BatchNorm by the stream's own statistics: most in the first layers, and only where it helps.
 
 A BatchNorm network is hurt by a shift because its layers normalise by the moments of the source. A batch's own moments
-repair that, and ruin a network whose batch holds one class or one image: the last layers' moments are made of the
-classes. The first layers' are not. So the moments of the stream replace the source's by a share that falls with depth,
+repair that, and ruin a network whose batch holds one class or one image. So the moments of the stream replace the source's
+by a share,
 
-    μ_l = μ_l⁰ + s_l (μ̂_l − μ_l⁰),    s_l = (1 − l/L) · n / (n + 16),    l = 0 … L−1
+    μ_l = μ_l⁰ + s_l (μ̂_l − μ_l⁰),    s_l = (1 − (1 − t)·l/L) · n / (n + 16),    l = 0 … L−1
 
-(variances alike), with μ̂ the stream's moments over about 1,000 samples and n the samples behind them.
+(variances alike), with μ̂ the stream's moments and n the samples behind them. Three things decide how far they are trusted.
 
-Whether the network is better so, its own certainty tells: nothing was trained to raise it. It answers with the stream's
-moments while they have made it more certain over the last samples, and with the source's otherwise.
+**The classes seen.** The last layers' moments are made of the classes, the first layers' are not. So the share falls with
+depth, to nothing in a stream of few classes (t = 0), not at all where most classes have been answered (t = 1). The measure
+is that of ``evidence.py``: the sampling error of m of C classes.
+
+**A change.** The moments are those of about the last 1,000 samples, or since the inputs last changed. Whether they did, the
+first layer tells, before anything adapts: each sample has a mean and a log variance per channel, and the mean of the last
+samples is compared with that of the stream, in units of the spread between samples. A change of the classes moves it by
+less than one such unit, most corruptions by several:
+
+    e² = mean_c (x̄_c − m_c)² / s_c²,    n ← n / (1 + e⁴)    for every 64 samples
+
+**Certainty.** Whether the network is better so, its own entropy tells: nothing was trained to lower it. It answers with the
+stream's moments while they have made it more certain over the last samples, and with the source's otherwise.
 """
 
 from __future__ import annotations
@@ -21,6 +32,7 @@ import torch
 from torch import Tensor
 
 from wildtta.methods.losses import entropy
+from wildtta.methods.steady.evidence import classes_trusted
 from wildtta.network.statistics import Moments, NormStatistics
 from wildtta.step.report import Output
 
@@ -31,39 +43,68 @@ _SOURCE_WORTH = 16
 """Samples that the source's moments are worth against the stream's."""
 _MEMORY = 1000
 """Samples after which what was seen of the stream counts 1/e."""
+_LAST_MEMORY = 32
+"""The same for the last samples, which a change is seen by; so many must have come before one is looked for."""
 _CHOICE_MEMORY = 64
-"""The same for the comparison of the two answers."""
+"""The same for the comparison of the two answers; so many must have come before the classes count as seen."""
 _SMALLEST_ADVANTAGE = 0.01
 """Entropy in units of ln C by which the stream's moments must be more certain."""
 
+STATE = {
+    "stream_mean": "channel",
+    "stream_square": "channel",
+    "stream_samples": "one",
+    "stream_advantage": "one",
+    "first_sum": "first",
+    "first_square": "first",
+    "last_sum": "first",
+    "last_samples": "one",
+    "answered": "class",
+}
+"""What is kept, and per what: all layers' channels, the first layer's (mean and log variance), the classes, or once."""
+State = dict[str, Tensor]
 
-def no_statistics(norms: NormStatistics) -> dict[str, Tensor]:
-    """The state before the first batch: sums of means and squares, the samples behind them, the advantage."""
-    mean, variance = norms.source()
-    return {
-        "stream_mean": torch.zeros_like(mean),
-        "stream_square": torch.zeros_like(variance),
-        "stream_samples": mean.new_zeros(()),
-        "stream_advantage": mean.new_zeros(()),
-    }
+
+def no_statistics(norms: NormStatistics, classes: int) -> State:
+    """The state before the first batch."""
+    mean, _ = norms.source()
+    sizes = {"channel": mean.shape, "first": (2 * norms.first_channels,), "class": (classes,), "one": ()}
+    return {name: mean.new_zeros(sizes[size]) for name, size in STATE.items()}
 
 
-def stream_moments(sums: Moments, samples: Tensor, source: Moments, depth: Tensor) -> Moments:
-    """The moments to normalise by, from sums of means and of squares over ``samples``, and ``depth`` l/L per channel."""
-    seen = samples.clamp(min=1e-9)
-    share = (1 - depth) * samples / (samples + _SOURCE_WORTH)
-    mean, square = sums[0] / seen, sums[1] / seen
+def change(last: Tensor, stream: Moments, samples: tuple[Tensor, Tensor]) -> Tensor:
+    """e²: squared distance of the mean of the ``last`` samples from the stream's, in units of its variance, less chance.
+
+    ``samples``: how many are behind the two means, which gives what chance alone would make of it.
+    """
+    mean, variance = stream
+    distance = ((last - mean).square() / variance.clamp(min=1e-9)).mean()
+    return (distance - 1 / samples[0] - 1 / samples[1]).clamp(min=0)
+
+
+def share_of_stream(samples: Tensor, depth: Tensor, trust: Tensor) -> Tensor:
+    """s = (1 − (1 − t)·l/L) · n / (n + 16) per channel, from ``depth`` l/L and the trust t in the classes seen."""
+    return (1 - (1 - trust) * depth) * samples / (samples + _SOURCE_WORTH)
+
+
+def blended(sums: Moments, samples: Tensor, source: Moments, share: Tensor) -> Moments:
+    """The moments to normalise by, from sums of means and of squares over ``samples``."""
+    mean, square = (value / samples.clamp(min=1e-9) for value in sums)
     variance = (square - mean.square()).clamp(min=0)
     return source[0] + share * (mean - source[0]), source[1] + share * (variance - source[1])
 
 
-def answer_of(engine: Engine, images: Tensor, *, learning: bool) -> tuple[Output, dict[str, Tensor]]:
+def answer_of(engine: Engine, images: Tensor, *, learning: bool) -> tuple[Output, State]:
     """The answer to ``images``, and the state after them where ``learning`` (else as it was): two passes, no gradient."""
-    memory = engine.memory
+    state = {name: engine.memory[name] for name in STATE}
     source, depth = engine.norms.source(), engine.norms.depths()
-    keep = math.exp(-len(images) / _MEMORY) if learning else 1.0
-    samples = keep * memory["stream_samples"] + (len(images) if learning else 0)
-    means, squares = keep * memory["stream_mean"], keep * memory["stream_square"]
+    with engine.norms.first_inputs() as first:
+        plain = engine.forward(images, grad=False)
+    if learning:
+        state = _followed(state, first[0].to(source[0].dtype))
+    samples = state["stream_samples"]
+    share = share_of_stream(samples, depth, _trust(state))
+    means, squares = state["stream_mean"].clone(), state["stream_square"].clone()
 
     def rule(place: slice, batch: Moments, count: int) -> Moments:
         if learning:
@@ -71,20 +112,51 @@ def answer_of(engine: Engine, images: Tensor, *, learning: bool) -> tuple[Output
             means[place] += len(images) * mean
             squares[place] += len(images) * (variance + mean.square())
         own = (source[0][place], source[1][place])
-        return stream_moments((means[place], squares[place]), samples, own, depth[place])
+        return blended((means[place], squares[place]), samples, own, share[place])
 
-    plain = engine.forward(images, grad=False)
     with engine.normalised_by(rule):
         adapted = engine.forward(images, grad=False)
-    advantage = memory["stream_advantage"]
     if learning:
         gain = (entropy(plain.logits) - entropy(adapted.logits)).mean() / math.log(engine.network.classes)
+        advantage = state["stream_advantage"]
         advantage = advantage.lerp(gain.to(advantage.dtype), 1 - math.exp(-len(images) / _CHOICE_MEMORY))
-    logits = torch.where(advantage > _SMALLEST_ADVANTAGE, adapted.logits, plain.logits)
-    state = {
-        "stream_mean": means,
-        "stream_square": squares,
-        "stream_samples": samples,
-        "stream_advantage": advantage,
-    }
+        state |= {"stream_mean": means, "stream_square": squares, "stream_advantage": advantage}
+    logits = torch.where(state["stream_advantage"] > _SMALLEST_ADVANTAGE, adapted.logits, plain.logits)
+    if learning:
+        state["answered"] = _counted(state["answered"], logits, len(images))
     return plain.answering(logits), state
+
+
+def _trust(state: State) -> Tensor:
+    """t: trust in the classes answered so far, 0 before 64 samples."""
+    answered = state["answered"]
+    return classes_trusted(answered) * (answered.sum() >= _CHOICE_MEMORY - 1e-3)
+
+
+def _followed(state: State, first: Tensor) -> State:
+    """``state`` before this batch's moments: what is kept of the stream's, after a look at the first layer's inputs."""
+    number = len(first)
+    fading = math.exp(-number / _LAST_MEMORY)
+    last_sum = fading * state["last_sum"] + first.sum(0)
+    last_samples = fading * state["last_samples"] + number
+    samples = state["stream_samples"].clamp(min=1e-9)
+    mean = state["first_sum"] / samples
+    variance = state["first_square"] / samples - mean.square()
+    moved = change(last_sum / last_samples, (mean, variance), (last_samples, samples))
+    moved = moved * (samples >= _LAST_MEMORY)
+    keep = math.exp(-number / _MEMORY) * (1 + moved.square()).pow(-min(1.0, number / 64))
+    return state | {
+        "stream_mean": keep * state["stream_mean"],
+        "stream_square": keep * state["stream_square"],
+        "stream_samples": keep * state["stream_samples"] + number,
+        "first_sum": keep * state["first_sum"] + first.sum(0),
+        "first_square": keep * state["first_square"] + first.square().sum(0),
+        "last_sum": last_sum,
+        "last_samples": last_samples,
+    }
+
+
+def _counted(answered: Tensor, logits: Tensor, images: int) -> Tensor:
+    """How often each class was answered, [C], over about 1,000 images; several answers of an image share its one."""
+    counts = torch.zeros_like(answered).index_add_(0, logits.argmax(1), answered.new_ones(len(logits)))
+    return math.exp(-images / _MEMORY) * answered + counts * (images / len(logits))
