@@ -126,6 +126,19 @@ def test_collapse_begins_above_a_fifth_of_the_predictions() -> None:
     assert not collapsed(0.201, 0.101, adapts=True)
 
 
+def test_a_share_that_the_unadapted_network_has_too_is_no_collapse() -> None:
+    """On the glyph ViT and contrast the bare network gives one class nearly half of its answers."""
+    assert collapsed(0.48, 0.005, adapts=True)
+    assert not collapsed(0.48, 0.005, adapts=True, unadapted_share=0.48)
+    # From 0.1 the bar is twice as much, from 0.48 halfway to everything, and all answers are always a collapse.
+    assert [collapsed(share, 0.0, adapts=True, unadapted_share=0.11) for share in (0.21, 0.22)] == [False, True]
+    assert [collapsed(share, 0.0, adapts=True, unadapted_share=0.48) for share in (0.73, 0.75)] == [False, True]
+    assert collapsed(1.0, 0.0, adapts=True, unadapted_share=0.9)
+    row = {"top_class_share": 48.0, "unadapted_top_class_share": 47.0}
+    assert not row_collapsed(row, adapts=True)
+    assert row_collapsed(row | {"top_class_share": 90.0}, adapts=True)
+
+
 def test_a_handful_of_answers_is_no_collapse() -> None:
     """Of one or two answers one class always has a large share."""
     assert not collapsed(1.0, 0.0, adapts=True, answers=1)

@@ -153,6 +153,28 @@ def test_slow_methods_see_every_class_of_an_ordered_stream() -> None:
     assert cells["sar2", "single"].limit == 1000
 
 
+def test_brief_streams_are_long_enough_to_decide() -> None:
+    """Every stream has 20 updates and every bank of SAR² can fill: 100 of 200 classes."""
+    place = setting("folder", scale="brief", networks={"VitBase-LN": Network(model="own.py:vit")}, seeds=1)
+    assert len(place.scale.corruptions) == 6
+    for name in ("table-1", "table-3", "table-4", "table-5"):
+        for cell in experiments()[name].cells(place):
+            if cell.method == "sar2":
+                images = images_in(cell) if cell.limit is None else cell.limit
+                assert images / cell.batch_size >= 20, cell.describe()
+                assert images >= 2 * 200, cell.describe()
+
+
+def test_a_network_of_ones_own_goes_by_its_function() -> None:
+    networks = {"VitBase-LN": Network(model="folder/own.py:vit"), "ResNet50-GN": Network(model="own.module:gn")}
+    place = setting("folder", networks=networks)
+    assert place.title("VitBase-LN") == "vit for VitBase-LN"
+    assert place.title("ResNet50-GN") == "own.module:gn for ResNet50-GN"
+    assert place.renamed("folder/own.py:vit for VitBase-LN tent mild") == "vit tent mild"
+    assert "vit for VitBase-LN, own.module:gn for ResNet50-GN" in place.label
+    assert place.cells("VitBase-LN", "tent", options={})[0].model == "folder/own.py:vit"
+
+
 def test_warm_up_is_100_on_imagenet_r(full: Setting) -> None:
     for name in ("table-d", "table-e"):
         configs = [cell.config for cell in experiments()[name].cells(full) if cell.method == "sar2"]

@@ -54,7 +54,8 @@ COLUMNS = [
 
 def filled(cell: Cell, draw: random.Random) -> Row:
     row = empty_row(cell)
-    accuracy, share = draw.uniform(5, 60), draw.uniform(1, 99)
+    # The unadapted network spreads its answers, so that shares above a fifth are the methods' doing.
+    accuracy, share = draw.uniform(5, 60), draw.uniform(1, 9 if cell.method == "none" else 99)
     row["metrics"] = {
         "accuracy": accuracy, "top5": 70.0, "ece": draw.uniform(1, 40), "nll": 3.0, "samples": 200,
         "top_class_share": share, "collapsed": share > 20, "running": [[100, accuracy - 1], [200, accuracy]],
@@ -160,7 +161,7 @@ def test_three_overviews_have_the_same_shape_and_the_right_numbers() -> None:
     for row in share.rows:
         for number in row.numbers:
             assert number.mean is not None
-            assert number.collapsed == (number.mean > 20 and row.labels[1] != "no adaptation")
+            assert number.collapsed == (number.mean > 20)
     for table, pick in ((accuracy, max), (ece, min), (share, min)):
         for place in range(len(COLUMNS)):
             column = [row.numbers[place] for row in table.rows if row.labels[0] == "net 9"]

@@ -8,7 +8,9 @@ from typing import Any, Protocol
 from wildtta.bench.cell import Cell, told_apart
 from wildtta.bench.errors import BenchError
 from wildtta.bench.journal import Row
+from wildtta.bench.unadapted import beside_unadapted
 from wildtta.bench.workload import relative_cost
+from wildtta.metrics import row_collapsed
 from wildtta.progress import Progress
 
 
@@ -31,6 +33,7 @@ class Display:
         self.notice, self.end = self._progress.say, self._progress.end
         self._begun: dict[str, float] = {}
         self._finished = 0
+        self._unadapted: list[Row] = []
         self._costs = {cell.key: relative_cost(cell) for cell in cells}
         self._spent = self._to_spend = 0.0
 
@@ -57,7 +60,9 @@ class Display:
         self._finished += 1
         self._spent += self._costs[row["key"]]
         good, count = row["status"] == "ok", f"[{self._finished}/{self._progress.total:.0f}]"
-        told = _result(row) if good else row["reason"]
+        if good and row["cell"]["method"] == "none":
+            self._unadapted.append(row)
+        told = _result(*beside_unadapted([row], among=self._unadapted)) if good else row["reason"]
         line = f"{count} {'' if good else 'FAILED '}{self._lines[row['key']]}: {told}"
         done = self._finished + sum(self._begun.values())
         self._progress.update(done, line=line, style="" if good else "bold red", share=self._share())
@@ -65,7 +70,9 @@ class Display:
 
 def _result(row: Row) -> str:
     metrics, cost = row["metrics"], row["cost"]
-    collapsed = ", collapsed" if metrics["collapsed"] else ""
+    # Beside the unadapted network where that is finished by now; a report has all of them.
+    fell = "top_class_share" in metrics and row_collapsed(metrics, adapts=row["cell"]["method"] != "none")
+    collapsed = ", collapsed" if fell else ""
     speed = f"{cost['ms_per_batch']:.1f} ms/batch, " if "ms_per_batch" in cost else ""
     return f"{metrics['accuracy']:.1f} %{collapsed} ({speed}{row['wall_s']:.1f} s)"
 

@@ -11,6 +11,7 @@ import typer
 
 from wildtta import report
 from wildtta.bench import Cell, launch
+from wildtta.bench.unadapted import beside_unadapted
 from wildtta.cli.launching import Device, one_line_errors, print_failures, print_table
 from wildtta.cli.story import Story
 from wildtta.data import CORRUPTIONS
@@ -68,7 +69,7 @@ def demo(
         )
         at_a_time = workers or min(4, os.cpu_count() or 1)
         outcome = launch(demo_cells(), journal=journal, device=device, per_device=at_a_time)
-        found = {row["key"]: row for row in outcome.rows}
+        found = {row["key"]: row for row in beside_unadapted(outcome.rows)}
         rows = {place: found[cell.key] for place, cell in cells.items()}
         story = Story(rows=rows, networks=NETWORKS, streams=SCENARIOS, methods=METHODS)
         print_table(story.table)

@@ -16,6 +16,8 @@ import typer
 
 from wildtta import bench
 from wildtta.bench import BenchError, Cell, Outcome, Row
+from wildtta.bench.unadapted import beside_unadapted
+from wildtta.report.runs import collapsed
 from wildtta.report.table import Table
 
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda (all GPUs), or names with commas: cuda:0,cuda:1.")]
@@ -134,7 +136,7 @@ def print_rows(rows: Sequence[Row]) -> None:
     from rich.table import Table as RichTable
 
     screen = console(_WIDE)
-    good = [(Cell.from_row(row), row) for row in rows if row["status"] == "ok"]
+    good = [(Cell.from_row(row), row) for row in beside_unadapted(rows) if row["status"] == "ok"]
     if good:
         models = list(dict.fromkeys(cell.model_title for cell, _ in good))
         numbers = [name for name in _NUMBERS if screen.width >= _WIDE or name in _ESSENTIAL]
@@ -167,7 +169,7 @@ _NUMBERS: dict[str, Callable[[Row], str]] = {
     "ECE %": lambda row: f"{row['metrics']['ece']:.2f}",
     "NLL": lambda row: f"{row['metrics']['nll']:.3f}",
     # A collapse is marked, since a share alone may be right in a class-ordered stream.
-    "top class %": lambda row: f"{row['metrics']['top_class_share']:.1f}{' !' if row['metrics']['collapsed'] else ''}",
+    "top class %": lambda row: f"{row['metrics']['top_class_share']:.1f}{' !' if collapsed(row) else ''}",
     "fwd": lambda row: f"{row['cost']['forwards']:,}",
     "bwd": lambda row: f"{row['cost']['backwards']:,}",
     "ms/batch": lambda row: f"{row['cost']['ms_per_batch']:.1f}",

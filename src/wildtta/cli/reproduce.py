@@ -51,7 +51,7 @@ def reproduce(
     imagenet_r: Annotated[Path | None, typer.Option(help="ImageNet-R, for tables D and E.", metavar="DIR")] = None,
     imagenet: Annotated[Path | None, typer.Option(help="Clean validation images (figure D).", metavar="DIR")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Short streams, few corruptions, one seed: minutes.")] = False,
-    scale: Annotated[str, typer.Option(help="full, short (as on glyphs), quick or tiny.")] = "full",
+    scale: Annotated[str, typer.Option(help="full, short (as on glyphs), brief, quick or tiny.")] = "full",
     limit: Annotated[int | None, typer.Option(min=1, help="Cut every stream to this many images.")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs per number (default 3; 1 when quick).")] = None,
     protocol: Annotated[

@@ -7,7 +7,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from wildtta.bench import Cell, Row
+from wildtta.bench import Row
+from wildtta.bench.unadapted import beside_unadapted
 from wildtta.paper.experiment import ECE, Experiment, Spot
 from wildtta.paper.registry import experiments
 from wildtta.paper.settings import CORRUPTIONS, Setting
@@ -44,7 +45,7 @@ def sections(rows: Sequence[Row]) -> list[Section]:
 
 def section(setting: Setting, rows: Sequence[Row], names: Collection[str]) -> Section:
     """Tables, figures and claims of the named experiments in one setting; all other claims were not run."""
-    by_key = {row["key"]: row for row in rows}
+    by_key = {row["key"]: row for row in beside_unadapted(rows)}
     views = {name: View(experiment, setting, by_key) for name, experiment in experiments().items()}
     shown = [view for name, view in views.items() if name in names and view.keys]
     others = [view for view in views.values() if view not in shown]
@@ -120,8 +121,10 @@ def images_told(view: View, labels: tuple[str, ...]) -> str:
 def normalisations_told(view: View) -> str:
     """Over what R was normalised on each network, where a run of the experiment used R."""
     rows = [row for spot in view.spots for row in view.finished(spot)]
+    # As the plan names networks; the row's own title may be an older one.
+    titles = {cell.key: cell.model_title for spot in view.spots for cell in spot.cells}
     used = {
-        (Cell.from_row(row).model_title, str(look_up(row, "resolved/normalisation")))
+        (titles[row["key"]], str(look_up(row, "resolved/normalisation")))
         for row in rows
         if look_up(row, "resolved/normalisation") is not None
     }

@@ -79,6 +79,12 @@ GLYPHS = dataclasses.replace(
     FULL, draws=20, limits={"mild": 4000, "single": 1000, "mixed": 15000}, slow_limit=320, slow_draws=1,
     ratios=(1, 10, 100, 1000, 500000), large_batches=(32, 64, 128, 256, 512),
 )  # fmt: skip
+#: For a network and images of one's own on one GPU: half as long, six corruptions (those that claims name).
+BRIEF = dataclasses.replace(
+    GLYPHS, name="brief", draws=10, limits={"mild": 2000, "single": 500, "mixed": 6000}, slow_limit=200,
+    source_images=1000, batch_sizes=(1, 4, 16, 64), ratios=(1, 100, 500000),
+    corruptions=("gaussian_noise", "shot_noise", "defocus_blur", "motion_blur", "snow", "pixelate"),
+)  # fmt: skip
 QUICK = Scale(
     name="quick", draws=2, limits={"mild": 256, "single": 48, "mixed": 384}, slow_limit=8, source_images=128,
     measures=_COARSE, corruptions=("gaussian_noise", "contrast"), batch_sizes=(4, 16, 64), large_batches=(32, 64, 128),
@@ -98,6 +104,12 @@ class Network:
     model: str
     model_options: Mapping[str, Any] = field(default_factory=dict)
     weights: str | None = None
+
+    @property
+    def title(self) -> str:
+        """Its name; of a function of the user's own, without the file that holds it."""
+        place, _, name = self.model.rpartition(":")
+        return name if place.endswith(".py") else self.model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,14 +168,17 @@ class Setting:
     def label(self) -> str:
         """In words, for the head of every table."""
         size = "" if self.scale.name == "full" else f", {self.scale.name} streams"
+        if len(self.scale.corruptions) < len(CORRUPTIONS):
+            size += f", {len(self.scale.corruptions)} of the {len(CORRUPTIONS)} corruptions"
+        few = self.scale.slow_limit
+        size += f"; MEMO, TTT and DDA on at most {few} images of a corruption" if few else ""
+        names = ", ".join(f"{network.title} for {name}" for name, network in self.networks.items())
         if self.where == "glyphs":
-            names = ", ".join(f"{network.model} for {name}" for name, network in self.networks.items())
             random = "" if self._pinned else ", not the trained weights"
-            few = self.scale.slow_limit
-            slow = f"; MEMO, TTT and DDA on at most {few} images of a corruption" if few else ""
-            return f"glyphs, 200 classes, small networks ({names}){random}{size}{slow}"
+            return f"glyphs, 200 classes, small networks ({names}){random}{size}"
         data = {"imagenet-c": "ImageNet-C", "folder": "own folder, corrupted on the fly"}[self.where]
-        weights = "" if self._pinned else ", not the paper's weights"
+        own = any(IMAGENET_NETWORKS.get(name) != network.model for name, network in self.networks.items())
+        weights = f", {names}" if own else "" if self._pinned else ", not the paper's weights"
         return f"{data}, preprocessing {self.protocol}{weights}{size}"
 
     @property
@@ -193,13 +208,15 @@ class Setting:
         """The paper's name of a network, with what plays its part where that is another one."""
         place = self.networks.get(network)
         same = place is None or IMAGENET_NETWORKS.get(network) == place.model
-        return network if same or place is None else f"{place.model} for {network}"
+        return network if same or place is None else f"{place.title} for {network}"
 
     def renamed(self, text: str) -> str:
         """A text with the networks that were run in place of the paper's."""
         for name, place in self.networks.items():
             if IMAGENET_NETWORKS.get(name) != place.model:
-                text = text.replace(self.title(name), place.model).replace(name, place.model)
+                # Rows may be titled by the file that holds the network.
+                text = text.replace(place.model, place.title)
+                text = text.replace(self.title(name), place.title).replace(name, place.title)
         return text
 
     def missing(self, network: str, method: str) -> str:
@@ -290,15 +307,16 @@ def setting(
 ) -> Setting:
     """A setting with the usual choices filled in.
 
-    ``scale`` is ``full`` (the paper's sizes; on glyphs ``short``), ``short``, ``quick`` or ``tiny``; ``protocol`` the
-    preprocessing: ``paper`` (ImageNet statistics for every network, as the printed numbers need) or ``timm`` (each
+    ``scale`` is ``full`` (the paper's sizes; on glyphs ``short``), ``short``, ``brief``, ``quick`` or ``tiny``; ``protocol``
+    the preprocessing: ``paper`` (ImageNet statistics for every network, as the printed numbers need) or ``timm`` (each
     network's own). ``limit`` cuts every stream to that many images. ``random_weights`` builds the real
     architectures without their trained weights: a check of the machinery, never a result.
     """
     if where not in WHERE:
         raise ValueError(f"unknown data {where!r}: expected one of {', '.join(WHERE)}")
     short = dataclasses.replace(GLYPHS, name="short")
-    scales = {"full": GLYPHS if where == "glyphs" else FULL, "short": short, "quick": QUICK, "tiny": TINY}
+    full = GLYPHS if where == "glyphs" else FULL
+    scales = {"full": full, "short": short, "brief": BRIEF, "quick": QUICK, "tiny": TINY}
     if scale not in scales:
         raise ValueError(f"unknown scale {scale!r}: expected one of {', '.join(scales)}")
     size = scales[scale]

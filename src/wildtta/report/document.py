@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wildtta.bench import Cell, Row
+from wildtta.bench.unadapted import beside_unadapted
 from wildtta.report import MOST_CURVES, TITLE
 from wildtta.report.curves import grid_figures
 from wildtta.report.figure import Figure
@@ -102,6 +103,7 @@ def gather(rows: Sequence[Row], **choices: Unpack[Choices]) -> Document:
     figures = choices.get("figures", MOST_CURVES)
     if figures < 0:
         raise ValueError(f"figures must be 0 or more, got {figures}")
+    rows = beside_unadapted(rows)
     found = []
     for place, section in enumerate(choices.get("sections", ()), 1):
         # Names are anchors and file names: from the second section on they carry its number.

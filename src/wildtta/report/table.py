@@ -12,7 +12,8 @@ Better = Literal["high", "low", "none"]
 
 PARTIAL = "(n of m): over n of the column's m corruptions, not to be compared with numbers over more"
 COLLAPSED = (
-    "† collapsed: one class took over a fifth of the answers in the stream's last fifth, at least twice its share"
+    "† collapsed: one class took over a fifth of the answers in the stream's last fifth, at least twice its share "
+    "and far more than without adaptation"
 )
 
 

@@ -60,17 +60,20 @@ def verdicts(document: Document, reasons: Mapping[str, Reason]) -> str:
             "no row of these journals belongs to one of the paper's experiments: run wildtta reproduce first"
         )
     counts = counted(outcomes)
-    parts = [f"# {document.title}", document.summary]
+    told = (
+        f"Of {len(outcomes)} claims {counts['holds']} hold here and {counts['fails']} do not; for "
+        f"{counts['too short to tell']} the streams are too short, {counts['not run']} have not been run."
+    )
+    parts = [f"# {document.title}", told, document.summary]
     if document.command:
         parts.append(f"```bash\n{document.command}\n```")
     parts += [sentence(section.label) for section in document.sections]
     if document.intro:
         parts.append(document.intro)
-    parts.append(pipe_table(list(_HEADINGS), [[str(counts[status]) for status in _HEADINGS]], labels=0))
     for status, heading in _HEADINGS.items():
         some = [outcome for outcome in outcomes if outcome.status == status]
         if some:
-            parts += [f"## {heading}", _table(status, some, reasons)]
+            parts += [f"## {heading}", _missing(some) if status == "not run" else _table(status, some, reasons)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -79,6 +82,18 @@ def unexplained(document: Document, reasons: Mapping[str, Reason]) -> list[str]:
     failing = {outcome.name for outcome in document.outcomes if outcome.status == "fails"}
     lacking = [f"{name} fails and has no reason" for name in sorted(failing - set(reasons))]
     return lacking + [f"{name} has a reason and does not fail" for name in sorted(set(reasons) - failing)]
+
+
+def _missing(outcomes: Sequence[Outcome]) -> str:
+    """A line for each table and figure: which of its claims, and what the first of them lacks."""
+    by_experiment: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        by_experiment.setdefault(outcome.name.partition("/")[0], []).append(outcome)
+    rows = [
+        [name, ", ".join(outcome.name.partition("/")[2] for outcome in some), escape(some[0].numbers)]
+        for name, some in by_experiment.items()
+    ]
+    return pipe_table(["experiment", "claims", "because"], rows, labels=3)
 
 
 def _table(status: Status, outcomes: Sequence[Outcome], reasons: Mapping[str, Reason]) -> str:
