@@ -28,7 +28,7 @@ class Grouping:
         packed = torch.tensor([*(row for own in table for row in own), *owner, *rank, *self.sizes]).to(device)
         number = streams * widest
         self.table = packed[:number].view(streams, widest)
-        self.owner, self.rank, self.numbers = packed[number:].split([len(owner), len(owner), streams])
+        self.owner, self.rank, self.numbers = torch.split(packed[number:], [len(owner), len(owner), streams])
         self.valid = torch.arange(widest, device=device) < self.numbers[:, None]
 
     def padded(self, rows: Tensor) -> Tensor:

@@ -48,7 +48,7 @@ class Slots:
         self.most = most
         self._blank = {name: value.clone() for name, value in engine.initial_state().items()}
         assert engine.source is not None
-        self._source = engine.source
+        self.source = engine.source
         self.weights = engine.source.new_empty((0, len(engine.source)))
         self.memory = {name: value.new_empty((0, *value.shape)) for name, value in self._blank.items()}
         self._free: list[int] = []
@@ -56,7 +56,7 @@ class Slots:
     @property
     def stream_bytes(self) -> int:
         """Of one active stream."""
-        parts = [self._source, *self._blank.values()]
+        parts = [self.source, *self._blank.values()]
         return sum(part.numel() * part.element_size() for part in parts)
 
     @property
@@ -73,7 +73,7 @@ class Slots:
 
     def clear(self, slot: int) -> None:
         """A new stream's state."""
-        self.weights[slot].copy_(self._source)
+        self.weights[slot].copy_(self.source)
         for name, value in self._blank.items():
             self.memory[name][slot].copy_(value)
 

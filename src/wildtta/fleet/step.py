@@ -6,6 +6,7 @@ each stream's gradient as its row: one backward pass serves them all.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -44,8 +45,32 @@ class Seen:
     leaf: Tensor | None
     """The weights [S, P] that the pass keeps a graph of; None: it keeps none."""
     resting: list[bool]
-    scales: list[float] = field(default_factory=list)
-    """How far each stream's step may go: 1, less while its guard slows it down, 0: it learns nothing."""
+    owner: list[int]
+    """The stream of each image."""
+    shares: dict[int, float] = field(default_factory=dict)
+    """Share of its images that was selected, by stream."""
+
+    @functools.cached_property
+    def told(self) -> Told:
+        """Read from the device when it is first asked for: the one read of a step beside that of who rests."""
+        flat, gate = self.grouping.flat, self.parts.get("gate")
+        flags = [flat(self.parts["labels"]), flat(self.parts["selection"]["mask"]), *([] if gate is None else [gate])]
+        numbers = torch.cat([flag.to(torch.int64) for flag in flags]).tolist()
+        rows = len(self.owner)
+        opened = None if gate is None else [bool(number) for number in numbers[2 * rows :]]
+        return Told(numbers[:rows], [bool(number) for number in numbers[rows : 2 * rows]], opened)
+
+
+@dataclass
+class Told:
+    """What the host knows of a batch after its first pass."""
+
+    labels: list[int]
+    """Predicted class of each image."""
+    mask: list[bool]
+    """Whether it was selected."""
+    gate: list[bool] | None
+    """Whether each stream may learn; None: always."""
 
 
 class MixedStep:
@@ -58,6 +83,8 @@ class MixedStep:
         self._mapped = MappedMethod(method, engine)
         self._selective = learns_on_selected(method, engine)
         self._radius: float | None = getattr(method, "sharpness", None)
+        self._gated: bool | None = None
+        """Whether the method has a gate, once a batch has told."""
         self._share: float | None = None
         """Share of the images that the last step learned from: decides whether the first pass keeps its graph."""
 
@@ -75,7 +102,7 @@ class MixedStep:
         expected = sum(
             size
             for size, asleep, wanted, record in zip(grouping.sizes, resting, learning, records, strict=True)
-            if wanted and not asleep and (record.gate_open or not self._waits(record))
+            if wanted and not asleep and (record.gate_open or self._gated is False)
         )
         share = (1.0 if not self._selective or self._share is None else self._share) * expected / len(images)
         leaf = streams.weights.requires_grad_() if share > KEEP_GRAPH_ABOVE else None
@@ -97,14 +124,8 @@ class MixedStep:
                 _detached(streams), parts["logits"], parts["features"], parts["usable"], shown
             )
         return Seen(
-            records, grouping, clean, streams, output, grouping.flat(parts["answers"]), parts, leaf, resting
+            records, grouping, clean, streams, output, grouping.flat(parts["answers"]), parts, leaf, resting, list(owner)
         )
-
-    def _waits(self, record: Record) -> bool:
-        """Whether the method has a gate that this stream has not been seen to pass."""
-        return record.host_steps == 0 or self._gated
-
-    _gated = False
 
     def _pass(self, images: Tensor, weights: Tensor, owner: Tensor, *, grad: bool) -> Output:
         """The network on images of several streams, ``owner`` [B] telling whose ``weights`` [S, P] each has."""
@@ -120,7 +141,7 @@ class MixedStep:
         """
         with losses_in_full_precision(self._engine.device):
             learners, selected = self._learners(seen, scales)
-            self._share = sum(selected) / len(seen.images)
+            self._share = sum(selected[place] for place in learners) / len(seen.images)
             ends: Tensors = {}
             awake = [place for place, scale in enumerate(scales) if scale > 0]
             idle = [place for place in awake if place not in set(learners)]
@@ -130,32 +151,35 @@ class MixedStep:
             if idle:
                 self._end(seen, idle, None, selected, ends)
             self._write_back(seen, awake, before, scales)
+        for place, share in seen.shares.items():
+            seen.records[place].share = share
         return ends
 
     def _learners(self, seen: Seen, scales: Sequence[float]) -> tuple[list[int], list[int]]:
         """The streams that have something to learn from, and how many of its images each selected: the step's one read."""
-        mask, gate, records = seen.parts["selection"]["mask"], seen.parts.get("gate"), seen.records
-        self._gated = gate is not None
-        flags = [mask.sum(1), *([] if gate is None else [gate])]
-        counts, *open_now = torch.stack([flag.to(torch.int64) for flag in flags]).tolist()
+        told, records = seen.told, seen.records
+        counts = [0] * len(records)
+        for stream, chosen in zip(seen.owner, told.mask, strict=True):
+            counts[stream] += chosen
         learners = []
         for place, record in enumerate(records):
             if not scales[place] or seen.resting[place]:
                 continue
-            if gate is not None and not record.gate_open:
-                record.gate_open = bool(open_now[0][place])
+            if told.gate is not None and not record.gate_open:
+                record.gate_open = told.gate[place]
                 if not record.gate_open:
                     continue
+            if self._selective:
+                seen.shares[place] = counts[place] / seen.grouping.sizes[place]
             if not self._selective or counts[place]:
                 learners.append(place)
-        return learners, [count if place in set(learners) else 0 for place, count in enumerate(counts)]
+        return learners, counts
 
     def _gradient(self, seen: Seen, learners: list[int]) -> Tensors:
         """The gradient to follow of each learner, [L, P], with the losses behind it (SAR's two passes, or one)."""
-        mask = seen.grouping.flat(seen.parts["selection"]["mask"]) if self._selective else None
         chosen = torch.tensor(learners, device=self._engine.device)
-        rows, grouping = self._rows(seen, learners, mask)
-        selection = _selection_of(seen.parts["selection"], chosen, seen.grouping, grouping, rows)
+        rows, grouping = self._rows(seen, learners)
+        selection = _selection_of(seen.parts["selection"], seen.grouping, grouping, rows)
         streams = _detached(seen.streams).take(chosen)
         if seen.leaf is not None:
             leaf, logits, features = seen.leaf, seen.output.logits[rows], seen.output.features[rows]
@@ -177,13 +201,12 @@ class MixedStep:
         (second,) = torch.autograd.grad(last["total"].sum(), leaf)
         return {**_losses(first, last), "gradient": second, "first_norm": norm, "second_norm": second.norm(dim=1)}
 
-    def _rows(self, seen: Seen, learners: list[int], mask: Tensor | None) -> tuple[Tensor, Grouping]:
+    def _rows(self, seen: Seen, learners: list[int]) -> tuple[Tensor, Grouping]:
         """Rows of the batch that are learned from, and to which of the ``learners`` each belongs."""
         place = {stream: number for number, stream in enumerate(learners)}
-        owner = seen.grouping.owner.tolist()
-        used = [True] * len(owner) if mask is None else mask.tolist()
-        rows = [row for row, stream in enumerate(owner) if stream in place and used[row]]
-        grouping = Grouping([place[owner[row]] for row in rows], len(learners), self._engine.device)
+        used = seen.told.mask if self._selective else [True] * len(seen.owner)
+        rows = [row for row, stream in enumerate(seen.owner) if stream in place and used[row]]
+        grouping = Grouping([place[seen.owner[row]] for row in rows], len(learners), self._engine.device)
         return torch.tensor(rows, device=self._engine.device), grouping
 
     def _end(
@@ -259,18 +282,12 @@ def _losses(first: Tensors, last: Tensors) -> Tensors:
     return {"first": first, "last": last}
 
 
-def _selection_of(selection: Tensors, chosen: Tensor, whole: Grouping, part: Grouping, rows: Tensor) -> Tensors:
-    """The selection of the whole batch, laid out for the rows that are learned from; padding is not selected."""
+def _selection_of(selection: Tensors, whole: Grouping, part: Grouping, rows: Tensor) -> Tensors:
+    """The selection of the whole batch, laid out for the rows that are learned from; no flag is set for padding."""
 
-    def moved(value: Tensor | Tensors) -> Tensor | Tensors:
-        if isinstance(value, dict):
-            return {name: moved(piece) for name, piece in value.items()}
-        return part.padded(whole.flat(value)[rows])
+    def moved(value: Tensor) -> Tensor:
+        laid_out = part.padded(whole.flat(value)[rows])
+        return laid_out & part.valid if laid_out.dtype == torch.bool else laid_out
 
-    laid_out = moved(selection)
-    assert isinstance(laid_out, dict)
-    laid_out["mask"] = laid_out["mask"] & part.valid
-    for name in ("members",):
-        if name in laid_out["extra"]:
-            laid_out["extra"][name] = laid_out["extra"][name] & part.valid
-    return laid_out
+    extra = {name: moved(value) for name, value in selection["extra"].items()}
+    return {**{name: moved(value) for name, value in selection.items() if name != "extra"}, "extra": extra}
