@@ -29,7 +29,6 @@ from wildtta.guard.guard import Guard
 from wildtta.guard.shadow import Shadow
 from wildtta.guard.watch import Watch
 from wildtta.methods.base import Method
-from wildtta.network.output import logits_of
 from wildtta.network.parameters import ParameterChoice
 from wildtta.step.engine import Engine
 from wildtta.step.interrupts import Held
