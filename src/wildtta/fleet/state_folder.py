@@ -61,6 +61,11 @@ class StateFolder:
             found.append(read_facts(entry)["stream"] if "~" in quoted else urllib.parse.unquote(quoted))
         return sorted(found)
 
+    @property
+    def bytes(self) -> int:
+        """Of all states."""
+        return sum(entry.stat().st_size for entry in self.path.glob(f"*{_SUFFIX}"))
+
     def __contains__(self, name: str) -> bool:
         return self.file_of(name).exists()
 
