@@ -136,7 +136,7 @@ def test_a_fleet_is_timed_and_weighed(tmp_path: Path, capsys: pytest.CaptureFixt
     rows = [line.split("|") for line in capsys.readouterr().out.splitlines() if line.startswith(("| 1 |", "| 2 |"))]
     assert [row[2].strip() for row in rows] == ["80", "160"]
     assert float(rows[1][-2]) > 0
-    assert len(list(tmp_path.glob("*.stream"))) == 80
+    assert len(list(tmp_path.glob("*/*.stream"))) == 80
 
 
 def test_scaling_measures_every_axis(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
