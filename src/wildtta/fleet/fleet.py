@@ -280,10 +280,10 @@ class Fleet:
             self._places.activate([name])
         return Stream(self, name)
 
-    def save(self) -> int:
-        """Write every state that is newer than the folder's; returns how many were written."""
+    def save(self, streams: Sequence[str] | None = None) -> int:
+        """Write every state (or those of ``streams``) that is newer than the folder's; returns how many were written."""
         with self._alone(), torch.inference_mode(False):
-            return self._places.save()
+            return self._places.save(streams)
 
     def close(self) -> nn.Module:
         """Save what there is a folder for, release the streams, and give the network back."""

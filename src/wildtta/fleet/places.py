@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,14 @@ class Places:
         self._resident[name] = pack(self.engine_of(record))
         while self.folder is not None and len(self._resident) > self._most_resident:
             oldest, state = next(iter(self._resident.items()))
-            self._write(self.records[oldest], state)  # before it is forgotten: a full disk leaves it in memory
+            try:
+                self._write(self.records[oldest], state)
+            except OSError as error:
+                # Answers go on: a state that cannot be written stays in memory, and is tried again the next time.
+                warnings.warn(
+                    f"the state of {oldest!r} cannot be written and stays in memory ({error})", stacklevel=2
+                )
+                break
             del self._resident[oldest]
         assert record.slot is not None
         self.slots.give_back(record.slot)
@@ -145,12 +153,13 @@ class Places:
             record.version = self.folder.write(record.name, packed, facts, record.version)
             record.changed = False
 
-    def save(self) -> int:
-        """Write every state that is newer than the folder's; returns how many were written."""
+    def save(self, names: Sequence[str] | None = None) -> int:
+        """Write every state (or those of ``names``) that is newer than the folder's; returns how many were written."""
         if self.folder is None:
             raise RuntimeError("this fleet has no folder to save to; make it with folder=, or save streams one by one")
         written = 0
-        for name, record in self.records.items():
+        for name in list(self.records) if names is None else names:
+            record = self.records[name]
             packed = self._resident.get(name)
             if record.changed and (record.slot is not None or packed is not None):
                 self._write(record, packed if packed is not None else pack(self.engine_of(record)))
