@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import multiprocessing as mp
 import os
 import signal
@@ -16,11 +17,13 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 import wildtta
+from toy_networks import batches, build, images
 from wildtta.data import corrupt, preprocess
 from wildtta.glyphs import Glyphs, network
+from wildtta.methods.registry import config_classes
 
 Found = dict[str, Any]
 TOTALS = (
@@ -30,12 +33,19 @@ TOTALS = (
 """What a report tells of the joint batch, and every replica alike."""
 
 
-def run_replicas(number: int, work: Callable[..., Found], folder: Path, *arguments: Any, limit: float = 500) -> list[Found]:
-    """``work(rank, …)`` in ``number`` processes: what each returned, ``{}`` where it was killed, and its ``exitcode``."""
+def run_replicas(
+    number: int, work: Callable[..., Found], folder: Path, *arguments: Any, meeting: str = "", limit: float = 500
+) -> list[Found]:
+    """``work(rank, …)`` in ``number`` processes: what each returned, ``{}`` where it was killed, and its ``exitcode``.
+
+    They meet in a file, or at the address ``meeting`` (where rank 0 has the store).
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    place = meeting or f"file://{folder}/meeting"
     context = mp.get_context("spawn")
     processes = [
-        context.Process(target=_process, args=(rank, number, str(folder), work, arguments)) for rank in range(number)
+        context.Process(target=_process, args=(rank, number, place, str(folder), work, arguments))
+        for rank in range(number)
     ]
     for process in processes:
         process.start()
@@ -51,9 +61,10 @@ def run_replicas(number: int, work: Callable[..., Found], folder: Path, *argumen
     return found
 
 
-def _process(rank: int, number: int, folder: str, work: Callable[..., Found], arguments: tuple[Any, ...]) -> None:
+def _process(
+    rank: int, number: int, meeting: str, folder: str, work: Callable[..., Found], arguments: tuple[Any, ...]
+) -> None:
     torch.set_num_threads(1)
-    meeting = f"file://{folder}/meeting"
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=number, timeout=timedelta(seconds=120))
     torch.save(work(rank, *arguments), f"{folder}/{rank}.pt")
 
@@ -85,11 +96,11 @@ def follow(adapter: wildtta.Adapter, batches: Sequence[Tensor]) -> Found:
 
 def stream_with_gaps(steps: int, batch: int) -> list[Tensor]:
     """Batches of glyphs; in some an image is not finite."""
-    batches = list(glyph_stream(steps * batch).split(batch))
+    stream = list(glyph_stream(steps * batch).split(batch))
     for step in range(7, steps, 20):
-        batches[step] = batches[step].clone()
-        batches[step][step % batch, 0, 3, 4] = torch.nan if step % 40 == 7 else torch.inf
-    return batches
+        stream[step] = stream[step].clone()
+        stream[step][step % batch, 0, 3, 4] = torch.nan if step % 40 == 7 else torch.inf
+    return stream
 
 
 Case = tuple[str, str, dict[str, Any], int, int]
@@ -115,17 +126,136 @@ def follow_alone(case: Case) -> Found:
     return follow(wildtta.adapt(network(kind).double(), method, **options), stream_with_gaps(steps, size))
 
 
+# -- every method, and the rest of an adapter's life ---------------------------------------------------------------------------
+
+SMALL = {"lr": 0.01, "every": 4, "reliable": 0.9, "warmup": 2, "evidence": False}
+"""Settings, by the name of the option, with which a few samples are enough to learn from."""
+
+
+def small_options(method: str) -> dict[str, Any]:
+    """The fewest options with which a method runs on a small network, and learns at once."""
+    config = config_classes()[method]
+    needed = config.example_options(images("ln_vit", 8, dtype=torch.float64))
+    names = {item.name for item in dataclasses.fields(config)}
+    return {**needed, **{name: value for name, value in SMALL.items() if name in names and name not in needed}}
+
+
+def follow_methods(rank: int, number: int, names: Sequence[str]) -> Found:
+    """Every method on a small network, or what its refusal says."""
+    found: Found = {}
+    for name in names:
+        model = build("ln_vit", dtype=torch.float64)
+        try:
+            adapter = wildtta.adapt(model, name, group=True, **small_options(name))
+        except ValueError as error:
+            found[name] = str(error)
+            continue
+        stream = batches("ln_vit", 6, 8, dtype=torch.float64)
+        found[name] = follow(
+            adapter, [batch.split(parts(step, 8, number))[rank] for step, batch in enumerate(stream)]
+        )
+    return found
+
+
+class TwoInputs(nn.Module):
+    """A network that is called with two named tensors, and returns an object."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = build("ln_mlp", dtype=torch.float64)
+
+    def forward(self, left: Tensor, right: Tensor) -> dict[str, Tensor]:
+        return {"logits": self.body(left + right), "sum": (left + right).sum(1)}
+
+
+def follow_two_inputs(rank: int | None) -> list[dict[str, Tensor]]:
+    """Two replicas' parts, or (None) the whole of batches with two inputs; one of them is not finite."""
+    stream = batches("ln_mlp", 5, 7, dtype=torch.float64)
+    example = {"left": stream[0], "right": stream[0]}
+    adapter = wildtta.adapt(TwoInputs(), "tent", lr=0.01, example=example, group=None if rank is None else True)
+    answers = []
+    for batch in stream:
+        batch[5, 2] = torch.nan
+        own = batch if rank is None else batch.split([4, 3])[rank]
+        answers.append(adapter(left=own, right=0.5 * own))
+    return answers
+
+
+WHOLE = {"lr": 1e-3, "warmup": 2, "reliable": 0.9, "redundancy": 10.0, "inequity": 1.0}
+
+
+def follow_whole_network(rank: int | None) -> dict[str, Tensor]:
+    """All parameters learn, those of the head too: I reaches them directly, and not by the outputs alone."""
+    model = build("ln_mlp", dtype=torch.float64)
+    adapter = wildtta.adapt(model, "sar2", parameters=".*", group=None if rank is None else True, **WHOLE)
+    for batch in batches("ln_mlp", 3, 9, dtype=torch.float64):
+        adapter(batch if rank is None else batch.split([2, 7])[rank])
+    return adapter.online_state()
+
+
+def live(rank: int, folder: str) -> Found:
+    """Pauses, saving, loading, resetting, and what is refused while replicas are connected."""
+    stream = [batch.split([3, 5])[rank] for batch in batches("ln_mlp", 6, 8, dtype=torch.float64)]
+    adapter = wildtta.adapt(build("ln_mlp", dtype=torch.float64), "sar", lr=0.01, group=True)
+    found: Found = {}
+    for batch in stream[:3]:
+        adapter(batch)
+    after_three = adapter.online_state()
+    if rank == 0:  # alone: nobody else is waited for
+        adapter.save(f"{folder}/state.safetensors")
+        with adapter.paused():
+            found["paused"] = adapter(stream[3])
+    found["pause_changed_nothing"] = _same(after_three, adapter.online_state())
+    found["empty"] = _refusal(adapter, stream[0][:0])
+    for batch in stream[3:]:
+        adapter(batch)
+    found["state"] = adapter.online_state()
+
+    if rank == 1:
+        adapter.reset()
+    found["reset_of_one"] = _refusal(adapter, stream[0])
+    adapter.load(f"{folder}/state.safetensors")
+    for batch in stream[3:]:
+        adapter(batch)
+    found["resumed"] = adapter.online_state()
+    adapter.reset()
+    adapter(stream[0])
+    found["calls_after_reset"] = int(adapter.cost.learned)
+
+    other = wildtta.adapt(build("ln_mlp", seed=rank, dtype=torch.float64), "sar", group=True)
+    found["other_weights"] = _refusal(other, stream[0])
+    other = wildtta.adapt(build("ln_mlp", dtype=torch.float64), "sar", lr=0.01 * (1 + rank), group=True)
+    found["other_options"] = _refusal(other, stream[0])
+    return {**found, "inputs": follow_two_inputs(rank), "whole": follow_whole_network(rank)}
+
+
+def _refusal(adapter: wildtta.Adapter, batch: Tensor) -> str:
+    before = adapter.online_state()
+    try:
+        adapter(batch)
+    except (ValueError, RuntimeError) as error:
+        return f"{type(error).__name__}: {error}" if _same(before, adapter.online_state()) else "the state changed"
+    return "no refusal"
+
+
+def everything(rank: int, folder: str, cases: dict[str, Case], names: Sequence[str]) -> Found:
+    """What two replicas do in the default tests, in one life: starting processes is what takes time."""
+    return {"cases": follow_cases(rank, 2, cases), "methods": follow_methods(rank, 2, names), "life": live(rank, folder)}
+
+
 # -- losses ------------------------------------------------------------------------------------------------------------------
 
 
-def lose_one(rank: int, when_lost: str, timeout: float, method: str, options: dict[str, Any], killed_at: int) -> Found:
-    """Of three replicas, rank 1 is killed (kill -9) in the middle of a pass of its batch ``killed_at``."""
+def lose_one(
+    rank: int, when_lost: str, timeout: float, method: str, options: dict[str, Any], killed_at: int, killed: int = 1
+) -> Found:
+    """Of three replicas, the one of rank ``killed`` is (kill -9), in the middle of a pass of its batch ``killed_at``."""
     model = network("resnet_gn").double()
     group = wildtta.Replicas(timeout=timeout, when_lost=when_lost)  # type: ignore[arg-type]
     adapter = wildtta.adapt(model, method, group=group, **options)
     found: Found = {"answers": []}
     for step, batch in enumerate(stream_with_gaps(12, 6)):
-        if rank == 1 and step == killed_at:
+        if rank == killed and step == killed_at:
             model.layer3.register_forward_pre_hook(lambda *_: os.kill(os.getpid(), signal.SIGKILL))
         before, began = adapter.online_state(), time.monotonic()
         try:
@@ -154,19 +284,20 @@ def lose_one(rank: int, when_lost: str, timeout: float, method: str, options: di
     return {**found, "state": adapter.online_state(), "replicas": adapter.replicas}
 
 
-def come_late(rank: int, timeout: float, pause: float) -> Found:
-    """Rank 1 lives and does not call for ``pause`` seconds; the other one goes on without it."""
-    adapter = wildtta.adapt(network("resnet_gn").double(), "tent", group=wildtta.Replicas(timeout=timeout, when_lost="continue"))
-    batches = stream_with_gaps(4, 4)
+def come_late(rank: int, when_lost: str, timeout: float, pause: float) -> Found:
+    """Rank 1 lives and does not call for ``pause`` seconds."""
+    group = wildtta.Replicas(timeout=timeout, when_lost=when_lost)  # type: ignore[arg-type]
+    adapter = wildtta.adapt(build("ln_mlp", dtype=torch.float64), "tent", group=group)
+    stream = batches("ln_mlp", 2, 4, dtype=torch.float64)
     found: Found = {}
-    adapter(batches[0][2 * rank :][:2])
+    adapter(stream[0][2 * rank :][:2])
     if rank == 1:
         time.sleep(pause)
     began = time.monotonic()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            adapter(batches[1][2 * rank :][:2])
+            adapter(stream[1][2 * rank :][:2])
     except wildtta.ReplicaLost as error:
         found["said"] = str(error)
     return {**found, "seconds": time.monotonic() - began, "replicas": adapter.replicas}

@@ -625,6 +625,7 @@ class Adapter(nn.Module):
             f"learns={len(names)} parameters, {size:,} of {total:,} values: {shown or 'none'}",
             f"frozen norms={', '.join(frozen) or 'none'}",
             f"statistics={statistics}",
+            *([f"replicas={len(self.replicas)}"] if self._lockstep is not None else []),
         ]
         return "Adapter(\n  " + "\n  ".join(lines) + "\n)"
 

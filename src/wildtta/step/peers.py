@@ -7,12 +7,12 @@ still there is agreed on in the store that the processes met in.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import re
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -22,8 +22,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 
-_adapters = itertools.count()
-"""Numbers of the adapters of this process that have met others: replicas meet under the same number."""
+_adapters: Counter[str] = Counter()
+"""How many adapters of this process have been spread over the same ranks: replicas meet under the same number."""
 
 
 class ReplicaLost(RuntimeError):
@@ -44,9 +44,9 @@ class Peers:
         self._by_nccl = dist.is_nccl_available() and dist.get_backend(group) != "gloo"
         self.me = dist.get_rank(group)
         self.members = list(range(dist.get_world_size(group)))
-        ranks = dist.get_process_group_ranks(group)
-        name = f"wildtta/{next(_adapters)}/{'-'.join(map(str, ranks))}"
-        self._store: Any = PrefixStore(name, dist.distributed_c10d._get_default_store())
+        ranks = "-".join(map(str, dist.get_process_group_ranks(group)))
+        self._store: Any = PrefixStore(f"wildtta/{ranks}/{_adapters[ranks]}", dist.distributed_c10d._get_default_store())
+        _adapters[ranks] += 1
         self._generation = 0
         self._links: dict[str, Any] | None = {}
         """Groups by backend, each made when it is first needed; None: closed."""
