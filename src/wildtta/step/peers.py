@@ -91,7 +91,7 @@ class Peers:
 
     def told(self, *numbers: int) -> list[list[int]]:
         """What every member tells at this point: as many whole numbers each."""
-        return self.gather(torch.tensor([numbers]), [1] * len(self.members)).tolist()
+        return self.gather(torch.tensor([numbers], dtype=torch.int64), [1] * len(self.members)).tolist()
 
     def _run(self, device: torch.device, start: Callable[[Any], Any]) -> None:
         try:
