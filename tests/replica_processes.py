@@ -140,13 +140,35 @@ def small_options(method: str) -> dict[str, Any]:
     return {**needed, **{name: value for name, value in SMALL.items() if name in names and name not in needed}}
 
 
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "episodes": ("sar", {"episodic": True, "steps": 2}),
+    "selective reset": ("tent", {"recovery": "asr"}),
+    "relative recovery": ("tent", {"recovery": "relative", "lr": 0.2}),
+    "opinions": ("sar", {"objective": "conservative", "momentum": 0.0}),
+    "a perturbation per term": ("sar2", {"perturbation": "per_term"}),
+    "features after the step": ("sar2", {"bank_features": "post"}),
+    "the bank before the step": ("sar2", {"bank_refresh": "before", "second_labels": "second"}),
+    "the live batch": ("sar2", {"bank": False}),
+    "evidence": ("steady", {"evidence": True}),
+}
+"""Further ways through a step."""
+
+
+def variant_options(name: str) -> tuple[str, dict[str, Any]]:
+    """A method and its options, by the name of a variant or of the method itself."""
+    method, options = VARIANTS.get(name, (name, {}))
+    small = {key: value for key, value in small_options(method).items() if options.get("bank", True) or key != "warmup"}
+    return method, {**small, **options}
+
+
 def follow_methods(rank: int, number: int, names: Sequence[str]) -> Found:
     """Every method on a small network, or what its refusal says."""
     found: Found = {}
     for name in names:
         model = build("ln_vit", dtype=torch.float64)
+        method, options = variant_options(name)
         try:
-            adapter = wildtta.adapt(model, name, group=True, **small_options(name))
+            adapter = wildtta.adapt(model, method, group=True, **options)
         except ValueError as error:
             found[name] = str(error)
             continue

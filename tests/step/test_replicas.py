@@ -21,6 +21,7 @@ from torch import Tensor
 import wildtta
 from replica_processes import (
     TOTALS,
+    VARIANTS,
     Case,
     FailsOnce,
     Found,
@@ -34,8 +35,8 @@ from replica_processes import (
     follow_whole_network,
     lose_one,
     run_replicas,
-    small_options,
     stream_with_gaps,
+    variant_options,
 )
 from toy_networks import batches, build, same_bits
 from wildtta.glyphs import network
@@ -50,7 +51,7 @@ MORE_CASES: dict[str, Case] = {
     "sar": ("resnet_gn", "sar", {"lr": 0.005, "recovery": 1.45}, 100, 8),
     "sar2": ("resnet_gn", "sar2", {"lr": 0.002, "warmup": 20, "recovery": 1.45}, 100, 8),
     "steady": ("resnet_gn", "steady", {}, 100, 8),
-    "steady with recovery": ("resnet_gn", "steady", {"recovery": 1.2}, 100, 8),
+    "steady with recovery": ("resnet_gn", "steady", {"recovery": 1.4}, 100, 8),
     "sar2-efficient": ("resnet_gn", "sar2-efficient", {"lr": 0.005, "warmup": 20, "recovery": 1.45}, 100, 8),
     "eta": ("resnet_gn", "eta", {"lr": 0.005, "redundant": 0.5, "recovery": 1.45}, 100, 8),
     "tent": ("resnet_gn", "tent", {"lr": 0.005}, 100, 8),
@@ -112,7 +113,7 @@ def check_cases(found: list[Found], cases: dict[str, Case]) -> None:
 def two(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
     """What two replicas found."""
     folder = tmp_path_factory.mktemp("two")
-    found = run_replicas(2, everything, folder, str(folder), CASES, wildtta.methods())
+    found = run_replicas(2, everything, folder, str(folder), CASES, [*wildtta.methods(), *VARIANTS])
     assert [one["exitcode"] for one in found] == [0, 0]
     return found
 
@@ -131,16 +132,17 @@ def test_replicas_learn_as_one_adapter_over_100_batches(number: int, tmp_path: P
 
 def test_every_method_learns_as_one_adapter_or_is_refused(two: list[Found]) -> None:
     ran = set()
-    for name in wildtta.methods():
+    for name in (*wildtta.methods(), *VARIANTS):
         found = [one["methods"][name] for one in two]
         if isinstance(found[0], str):
             assert found[0] == found[1]
             assert f"{name} on" in found[0] or "BatchNorm" in found[0]
             continue
         ran.add(name)
-        adapter = wildtta.adapt(build("ln_vit", dtype=torch.float64), name, **small_options(name))
+        method, options = variant_options(name)
+        adapter = wildtta.adapt(build("ln_vit", dtype=torch.float64), method, **options)
         check(found, follow(adapter, batches("ln_vit", 6, 8, dtype=torch.float64)), name)
-    assert set(wildtta.methods()) - ran == REFUSED
+    assert {*wildtta.methods(), *VARIANTS} - ran == REFUSED
 
 
 def test_pausing_saving_loading_and_resetting(two: list[Found]) -> None:
