@@ -7,6 +7,7 @@ import multiprocessing as mp
 import os
 import signal
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -306,6 +307,29 @@ def lose_one(
         if caught:
             found["went_on_after"] = time.monotonic() - began
             found["warned"] = [str(warning.message) for warning in caught]
+    return {**found, "state": adapter.online_state(), "replicas": adapter.replicas}
+
+
+def soak_stream() -> list[Tensor]:
+    return batches("ln_vit", 150, 8, dtype=torch.float64)
+
+
+def soak_options() -> dict[str, Any]:
+    return {"lr": 1e-4, "warmup": 3, "reliable": 0.9, "redundancy": 10.0, "inequity": 1.0}
+
+
+def be_killed_any_time(rank: int, doomed: dict[int, float]) -> Found:
+    """Of four replicas some are killed (kill -9), each so many seconds after its first answer, wherever it then is."""
+    group = wildtta.Replicas(timeout=8.0, when_lost="continue")
+    adapter = wildtta.adapt(build("ln_vit", dtype=torch.float64), "sar2", group=group, **soak_options())
+    found: Found = {"answers": [], "seen": []}
+    for step, batch in enumerate(soak_stream()):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found["answers"].append(adapter(batch[2 * rank :][:2]))
+        found["seen"].append(int(adapter.last.seen))
+        if step == 0 and rank in doomed:
+            threading.Timer(doomed[rank], os.kill, (os.getpid(), signal.SIGKILL)).start()
     return {**found, "state": adapter.online_state(), "replicas": adapter.replicas}
 
 
