@@ -57,7 +57,7 @@ MORE_CASES: dict[str, Case] = {
     "steady": ("resnet_gn", "steady", {}, 100, 8),
     "steady with recovery": ("resnet_gn", "steady", {"recovery": 1.4}, 100, 8),
     "sar2-efficient": ("resnet_gn", "sar2-efficient", {"lr": 0.005, "warmup": 20, "recovery": 1.45}, 100, 8),
-    "eta": ("resnet_gn", "eta", {"lr": 0.005, "redundant": 0.5, "recovery": 1.45}, 100, 8),
+    "eta": ("resnet_gn", "eta", {"lr": 0.005, "redundant": 0.5, "recovery": 1.3}, 100, 8),
     "tent": ("resnet_gn", "tent", {"lr": 0.005}, 100, 8),
     "steady on a ViT": ("vit", "steady", {}, 100, 8),
     "sar2 on a ViT": ("vit", "sar2", {"lr": 0.002, "warmup": 20, "recovery": 1.4}, 100, 8),
