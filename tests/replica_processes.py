@@ -113,9 +113,7 @@ def follow_cases(rank: int, number: int, cases: dict[str, Case]) -> Found:
     found = {}
     for name, (kind, method, options, steps, size) in cases.items():
         adapter = wildtta.adapt(network(kind).double(), method, group=True, **options)
-        own = [
-            batch.split(parts(step, size, number))[rank] for step, batch in enumerate(stream_with_gaps(steps, size))
-        ]
+        own = [batch.split(parts(step, size, number))[rank] for step, batch in enumerate(stream_with_gaps(steps, size))]
         found[name] = follow(adapter, own)
         adapter.unload()
     return found
@@ -174,9 +172,7 @@ def follow_methods(rank: int, number: int, names: Sequence[str]) -> Found:
             found[name] = str(error)
             continue
         stream = batches("ln_vit", 6, 8, dtype=torch.float64)
-        found[name] = follow(
-            adapter, [batch.split(parts(step, 8, number))[rank] for step, batch in enumerate(stream)]
-        )
+        found[name] = follow(adapter, [batch.split(parts(step, 8, number))[rank] for step, batch in enumerate(stream)])
     return found
 
 
@@ -255,6 +251,16 @@ def live(rank: int, folder: str) -> Found:
     return {**found, "inputs": follow_two_inputs(rank), "whole": follow_whole_network(rank)}
 
 
+def follow_in_a_part_of_the_world(rank: int) -> Found:
+    """Of three processes, 0 and 2 are replicas in a group of their own; 1 has its own stream."""
+    pair = dist.new_group([0, 2])
+    group = pair if rank != 1 else None
+    adapter = wildtta.adapt(build("ln_mlp", dtype=torch.float64), "tent", lr=0.01, group=group)
+    for batch in batches("ln_mlp", 4, 8, seed=rank % 2, dtype=torch.float64):
+        adapter(batch if rank == 1 else batch.split([3, 5])[rank // 2])
+    return {"state": adapter.online_state(), "replicas": [] if rank == 1 else adapter.replicas}
+
+
 def _refusal(adapter: wildtta.Adapter, batch: Tensor) -> str:
     before = adapter.online_state()
     try:
@@ -266,7 +272,11 @@ def _refusal(adapter: wildtta.Adapter, batch: Tensor) -> str:
 
 def everything(rank: int, folder: str, cases: dict[str, Case], names: Sequence[str]) -> Found:
     """What two replicas do in the default tests, in one life: starting processes is what takes time."""
-    return {"cases": follow_cases(rank, 2, cases), "methods": follow_methods(rank, 2, names), "life": live(rank, folder)}
+    return {
+        "cases": follow_cases(rank, 2, cases),
+        "methods": follow_methods(rank, 2, names),
+        "life": live(rank, folder),
+    }
 
 
 # -- losses ------------------------------------------------------------------------------------------------------------------

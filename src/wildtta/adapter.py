@@ -373,7 +373,9 @@ class Adapter(nn.Module):
         What is beyond it is answered and not learned from. ``wildtta.Guard(sender_share=...)`` sets the share.
         """
         if self._lockstep is not None:
-            raise RuntimeError("senders are not counted over replicas (group=); count them before the batches are dealt out")
+            raise RuntimeError(
+                "senders are not counted over replicas (group=); count them before the batches are dealt out"
+            )
         with self._quotas.of(ids):
             yield self
 

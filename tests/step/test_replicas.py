@@ -33,6 +33,7 @@ from replica_processes import (
     follow,
     follow_alone,
     follow_cases,
+    follow_in_a_part_of_the_world,
     follow_two_inputs,
     follow_whole_network,
     lose_one,
@@ -64,7 +65,10 @@ MORE_CASES: dict[str, Case] = {
 }
 # A recovery is part of these cases only if it happens in them.
 RECOVERS = {name for name, case in {**CASES, **MORE_CASES}.items() if "recovery" in case[2]}
-REFUSED = {"bn-adapt", "cotta", "rotta", "memo", "deyo", "roid", "cmf", "ttt", "dda", "foa", "eata", "poem", "recap", "spa"}
+REFUSED = {
+    *("bn-adapt", "cotta", "rotta", "memo", "deyo", "roid", "cmf", "ttt", "dda"),  # images, or BatchNorm alone
+    *("foa", "eata", "poem", "recap", "spa"),  # source images
+}
 
 
 def near(found: Tensor, expected: Tensor) -> bool:
@@ -194,6 +198,17 @@ def test_a_head_that_learns_gets_its_gradient_once(two: list[Found]) -> None:
     assert len(moved) == len(start)
     for found in two:
         assert all(near(found["life"]["whole"][name], value) for name, value in alone.items())
+
+
+@pytest.mark.slow
+def test_a_group_may_be_a_part_of_all_processes(tmp_path: Path) -> None:
+    found = run_replicas(3, follow_in_a_part_of_the_world, tmp_path)
+    assert [one["replicas"] for one in found] == [[0, 1], [], [0, 1]]
+    for rank, one in enumerate(found):
+        alone = wildtta.adapt(build("ln_mlp", dtype=torch.float64), "tent", lr=0.01)
+        for batch in batches("ln_mlp", 4, 8, seed=rank % 2, dtype=torch.float64):
+            alone(batch)
+        assert all(near(one["state"][name], value) for name, value in alone.online_state().items())
 
 
 # -- losses ------------------------------------------------------------------------------------------------------------------

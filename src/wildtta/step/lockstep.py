@@ -216,6 +216,13 @@ def differ_by_rounding(one: Tensor, other: Tensor) -> bool:
 def setup_of(engine: Engine, fingerprint: str) -> int:
     """A number of everything that must be the same on every replica: network, method, options, precision."""
     method = engine.method
-    facts = [fingerprint, method.name, method.plain_options(), engine.precision, engine.given_batch_size, str(engine.dtype)]
+    facts = [
+        fingerprint,
+        method.name,
+        method.plain_options(),
+        engine.precision,
+        engine.given_batch_size,
+        str(engine.dtype),
+    ]
     code = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).digest()
     return int.from_bytes(code[:8], "big", signed=True)

@@ -45,7 +45,9 @@ class Peers:
         self.me = dist.get_rank(group)
         self.members = list(range(dist.get_world_size(group)))
         ranks = "-".join(map(str, dist.get_process_group_ranks(group)))
-        self._store: Any = PrefixStore(f"wildtta/{ranks}/{_adapters[ranks]}", dist.distributed_c10d._get_default_store())
+        self._store: Any = PrefixStore(
+            f"wildtta/{ranks}/{_adapters[ranks]}", dist.distributed_c10d._get_default_store()
+        )
         _adapters[ranks] += 1
         self._generation = 0
         self._links: dict[str, Any] | None = {}
