@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import re
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -40,6 +42,21 @@ def test_a_data_loader_loop_gains_and_gives_the_network_back(monkeypatch: pytest
     loader = example.noisy_glyphs(count=600)
     assert example.adapted_accuracy(bare, loader) > example.adapted_accuracy(bare, loader, "none")
     assert same_bits(snapshot(bare), before) == []
+
+
+@pytest.mark.slow
+def test_replicas_under_torchrun_gain_as_one_adapter_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    ran = subprocess.run([*command, EXAMPLES / "replicas.py"], capture_output=True, text=True, timeout=500, check=True)
+    told = dict(re.findall(r"(\w+): ([\d.]+)% in 2 processes", ran.stdout))
+    example = _example("replicas", monkeypatch)
+    loop = _example("dataloader", monkeypatch)
+    assert example.network is loop.network
+    # The order within a batch is another one, which moves an answer now and then.
+    for method in ("none", "steady"):
+        alone = 100 * loop.adapted_accuracy(loop.network("resnet_gn"), loop.noisy_glyphs(), method)
+        assert float(told[method]) == pytest.approx(alone, abs=0.5)
+    assert float(told["steady"]) > float(told["none"])
 
 
 @pytest.mark.slow

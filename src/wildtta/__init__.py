@@ -44,6 +44,8 @@ from wildtta.methods.ttt.method import TTT
 from wildtta.methods.zerosiam import ZeroSiam
 from wildtta.step.engine import Engine
 from wildtta.step.loop import Gradient, Loss, Selection
+from wildtta.step.peers import ReplicaLost
+from wildtta.step.replicas import Replicas
 from wildtta.step.report import Answer, Output, StepReport
 from wildtta.step.selective_reset import ASR
 from wildtta.tracking import log_steps
@@ -87,6 +89,8 @@ __all__ = [
     "Output",
     "RDumb",
     "ReCAP",
+    "ReplicaLost",
+    "Replicas",
     "RoTTA",
     "SAR2Efficient",
     "Selection",

@@ -17,6 +17,7 @@ from wildtta.network.parameters import ParameterChoice
 from wildtta.step.compiling import refuse_compiled
 from wildtta.step.holding import refuse_held
 from wildtta.step.precision import PRECISIONS, Precision
+from wildtta.step.replicas import Replicas
 
 
 def adapt(
@@ -31,6 +32,7 @@ def adapt(
     compile: bool = False,
     example: Any = None,
     guard: Guard | None = None,
+    group: Any = None,
     **options: Any,
 ) -> Adapter:
     """Make ``model`` adapt to its inputs while it predicts.
@@ -51,6 +53,8 @@ def adapt(
         example: a batch as the network takes it: a tensor, a mapping of named inputs, or a tuple. The network is run on it
             once to see its head and the order of its layers; None makes up an input.
         guard: a :class:`wildtta.Guard` that slows down, pauses or takes back learning where it does harm.
+        group: one stream over several processes, which learn as one adapter on the joint batch would: True (the default
+            process group), a process group of :mod:`torch.distributed`, or a :class:`wildtta.Replicas`.
         options: the method's hyper-parameters.
 
     Returns:
@@ -78,6 +82,17 @@ def adapt(
     )
     if guard is not None and not isinstance(guard, Guard):
         raise TypeError(f"guard must be a wildtta.Guard or None, got {type(guard).__name__}")
+    replicas = Replicas.of(group)
+    if replicas is not None and guard is not None:
+        raise ValueError(
+            "guard= compares answers on images that it keeps, and with group= each replica has its own alone; guard an "
+            "adapter in one process, or leave one of the two out"
+        )
+    if replicas is not None and precision == "auto":
+        raise ValueError(
+            "precision='auto' takes what is fastest in one process, and replicas must compute alike; with group= give "
+            f"one of {', '.join(name for name in PRECISIONS if name != 'auto')}, or None"
+        )
     config = get_method(method, **options)
     refuse_held(model)
     refuse_compiled(model)
@@ -97,6 +112,7 @@ def adapt(
             median=statistics == "median",
             compiled=compile,
             guard=guard,
+            replicas=replicas,
         )
 
 

@@ -32,8 +32,10 @@ from wildtta.step.holding import give_back, hold
 from wildtta.step.interrupts import Held
 from wildtta.step.learnables import Learnables
 from wildtta.step.left_out import answer_apart, left_out, remember_levels, sample_levels
+from wildtta.step.lockstep import Lockstep
 from wildtta.step.online_state import facts_of, resume, state_of
 from wildtta.step.precision import Precision, fastest_precision, step_precision
+from wildtta.step.replicas import Replicas
 from wildtta.step.report import Answer, StepReport
 from wildtta.step.silence import Silence
 from wildtta.step.state_file import fingerprint, read_state, write_state
@@ -82,6 +84,7 @@ class Adapter(nn.Module):
         median: bool = False,
         compiled: bool = False,
         guard: Guard | None = None,
+        replicas: Replicas | None = None,
     ) -> None:
         super().__init__()
         self.network = facts.module
@@ -111,9 +114,10 @@ class Adapter(nn.Module):
                 f"statistics='median' has no effect: {type(self.network).__name__} has no BatchNorm layer, or "
                 f"{method.name} keeps the source's statistics; leave it out"
             )
+        self._fingerprint: str | None = None
+        self._lockstep = None if replicas is None else Lockstep(replicas, self._engine, self._source_fingerprint)
         self._graphs = self._new_graphs()
         self._arrange()
-        self._fingerprint: str | None = None
         if compiled:
             self._engine.compiled = CompiledNetwork(self.network, facts.head)
         hold(self.network, self)
@@ -130,7 +134,8 @@ class Adapter(nn.Module):
 
     def _new_graphs(self) -> GraphRunner | None:
         learns_by_gradient = isinstance(self.method, GradientMethod) and self._engine.learns
-        return GraphRunner(self.method, self._engine) if learns_by_gradient else None  # type: ignore[arg-type]
+        recordable = learns_by_gradient and self._lockstep is None  # a collective that waits is no part of a recording
+        return GraphRunner(self.method, self._engine) if recordable else None  # type: ignore[arg-type]
 
     # -- one at a time -------------------------------------------------------------------------------------------------
 
@@ -181,8 +186,8 @@ class Adapter(nn.Module):
             self._validate(call)
             self._answering = True
             try:
-                with torch.inference_mode(False), torch.enable_grad(), engine.calling(call) as images:
-                    answer = self._answered(images)
+                with torch.inference_mode(False), torch.enable_grad():
+                    answer = self._answer_to(call)
             finally:
                 self._answering = False
             self._rank = call.dim() if isinstance(call, Tensor) else self._rank
@@ -193,6 +198,13 @@ class Adapter(nn.Module):
         for message in told:
             warnings.warn(message, stacklevel=4)
         return without_graph(answer.output.raw)
+
+    def _answer_to(self, call: Tensor | Inputs) -> Answer:
+        """A call's answer; replicas learn from it together, and each predicts alone while it is paused."""
+        if self._lockstep is not None and not is_paused(self):
+            return self._lockstep.answer(call, self._answered, self._predict)
+        with self._engine.calling(call) as images:
+            return self._answered(images)
 
     def _answered(self, images: Tensor) -> Answer:
         engine = self._engine
@@ -280,7 +292,8 @@ class Adapter(nn.Module):
                 f"expected a batch of rank {self._rank}, got shape {tuple(images.shape)}"
                 + ("; add the batch dimension with images[None]" if images.dim() == self._rank - 1 else "")
             )
-        if images.dim() < 2 or images.shape[0] == 0 or images.numel() == 0:
+        may_be_empty = self._lockstep is not None and not is_paused(self)
+        if images.dim() < 2 or (images.shape[0] == 0 and not may_be_empty) or 0 in images.shape[1:]:
             raise ValueError(f"expected at least one image, got an empty batch of shape {tuple(images.shape)}")
         if facts.input_channels is not None and images.dim() > 2 and images.shape[1] != facts.input_channels:
             raise ValueError(
@@ -360,8 +373,19 @@ class Adapter(nn.Module):
 
         What is beyond it is answered and not learned from. ``wildtta.Guard(sender_share=...)`` sets the share.
         """
+        if self._lockstep is not None:
+            raise RuntimeError(
+                "senders are not counted over replicas (group=); count them before the batches are dealt out"
+            )
         with self._quotas.of(ids):
             yield self
+
+    @property
+    def replicas(self) -> list[int]:
+        """Ranks in the group of the replicas that learn together now."""
+        if self._lockstep is None:
+            raise RuntimeError("this adapter has no replicas; make it with wildtta.adapt(model, group=True)")
+        return list(self._lockstep.peers.members)
 
     @property
     def guard(self) -> Watch:
@@ -410,6 +434,8 @@ class Adapter(nn.Module):
             for name, parameter in self.network.named_parameters():
                 parameter.requires_grad_(self._grad_before[name])
             self._graphs = None
+            if self._lockstep is not None:
+                self._lockstep.peers.close()
             give_back(self.network)
             del self._engine
         return self.network
@@ -548,6 +574,7 @@ class Adapter(nn.Module):
             f"learns={len(names)} parameters, {size:,} of {total:,} values: {shown or 'none'}",
             f"frozen norms={', '.join(frozen) or 'none'}",
             f"statistics={statistics}",
+            *([f"replicas={len(self.replicas)}"] if self._lockstep is not None else []),
         ]
         return "Adapter(\n  " + "\n  ".join(lines) + "\n)"
 

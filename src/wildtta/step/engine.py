@@ -29,6 +29,7 @@ from wildtta.step.undo import Snapshot
 
 if TYPE_CHECKING:
     from wildtta.methods.base import Method
+    from wildtta.step.joint_batch import JointBatch
 
 
 class Engine:
@@ -74,6 +75,8 @@ class Engine:
         self.inputs: Inputs | None = None
         """The arguments of the present call where they are several: a batch then holds the numbers of its samples."""
         self._input_levels: Tensor | None = None
+        self.joint: JointBatch | None = None
+        """The batch of the present call where it lies in several processes: it then holds the numbers of its samples."""
         self.companions: dict[str, Any] = {}
         """Frozen helpers of the method (a diffusion model, a branch's structure): no part of the state."""
         self.doubtful: tuple[tuple[Tensor, int], ...] = ()
@@ -302,16 +305,23 @@ class Engine:
 
     def levels(self, images: Tensor) -> Tensor:
         """How large each sample of a batch is, [B] (:mod:`wildtta.network.levels`)."""
+        if self.joint is not None:
+            return self.joint.levels[images]
         return levels(images) if self._input_levels is None else self._input_levels[images]
 
     def finite_images(self, images: Tensor, finite: Tensor) -> Tensor:
         """The batch with zeros for the samples that are not ``finite``."""
-        if self.inputs is not None:
+        if self.inputs is not None or self.joint is not None:
             return images
         return images.masked_fill(~finite.view([-1, *[1] * (images.dim() - 1)]), 0.0)
 
     def forward(self, images: Tensor, *, grad: bool) -> Output:
         """One pass: logits and features in at least float32, with a graph where ``grad``."""
+        if self.joint is not None:
+            return self.joint.forward(self._forward, images, grad=grad)
+        return self._forward(images, grad=grad)
+
+    def _forward(self, images: Tensor, *, grad: bool) -> Output:
         by_median = self.normalised_by(_as_they_are if self.median and not self._ruled else None)
         with torch.set_grad_enabled(grad), pass_precision(self.precision, images.device), by_median:
             raw, passes = self._run(images)

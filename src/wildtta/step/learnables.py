@@ -6,7 +6,7 @@ storage never moves: values are gathered into a vector, worked on there, and cop
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -26,6 +26,8 @@ class Learnables:
                 "Move the network to one, or choose parameters on one device with parameters="
             )
         self.size = sum(parameter.numel() for parameter in self.parameters)
+        self.averaged: Callable[[Tensor], Tensor] | None = None
+        """The mean of a gradient over replicas, during a step that they take together."""
         self._workspace: Tensor | None = None
         self._views: list[Tensor] = []
 
@@ -81,7 +83,8 @@ class Learnables:
             found = torch.autograd.grad(loss, wanted, allow_unused=True, retain_graph=retain_graph)
         filled = [torch.zeros_like(at) if piece is None else piece for piece, at in zip(found, wanted, strict=True)]
         number = len(self.parameters)
-        return torch.cat([piece.reshape(-1).to(self.dtype) for piece in filled[:number]]), filled[number:]
+        vector = torch.cat([piece.reshape(-1).to(self.dtype) for piece in filled[:number]])
+        return vector if self.averaged is None else self.averaged(vector), filled[number:]
 
     def split(self, vector: Tensor) -> dict[str, Tensor]:
         """``vector`` as named tensors of the parameters' shapes (views)."""
