@@ -21,7 +21,10 @@ from toy_networks import build
         ("tent", "optimizer", "steps of SGD"),
         ("tent", "device", r"move that with \.to\(device\)"),
         ("tent", "epochs", "steps="),
-        ("tent", "learing_rte", "Options: lr"),
+        ("tent", "learing_rte", "Did you mean 'lr'"),
+        ("tent", "rho", "'rho' is called 'sharpness' here, and belongs to sar, sar2, sar2-efficient, steady"),
+        ("sar", "class_cap", "'class_cap' belongs to steady"),
+        ("tent", "qqq", "Options: lr"),
         ("none", "rho", "Options: none"),
     ],
 )

@@ -315,7 +315,7 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
         (["table-1", "--scale", "huge"], "unknown scale 'huge'"),
         (["table-1", "--set", "sar2=1"], "METHOD.OPTION=VALUE"),
         (["table-1", "--network", "AlexNet"], "no network 'AlexNet'"),
-        (["table-1", "--method", "tennt"], "unknown method 'tennt'; there are"),
+        (["table-1", "--method", "tennt"], "unknown method 'tennt'. Did you mean 'tent'? There are"),
         (["table-1", "--weights", "x.pth"], "'pinned' or 'none'"),
         (["table-1", "--model", "AlexNet=a:b"], "NAME=MODEL"),
         (["table-1", "--on", "imagenet-c"], "--data"),
