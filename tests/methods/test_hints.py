@@ -47,5 +47,10 @@ def test_words_for_methods(word: str, meant: str) -> None:
         wildtta.adapt(build("ln_mlp"), word)
 
 
+def test_a_class_in_place_of_a_config() -> None:
+    with pytest.raises(TypeError, match=r"such as wildtta\.SAR2\(\), got the class Tent: call it"):
+        wildtta.adapt(build("ln_mlp"), wildtta.Tent)  # type: ignore[arg-type]
+
+
 def test_no_adaptation_has_one_name() -> None:
     assert (wildtta.NoAdaptation.name, wildtta.NoAdaptation.title) == ("none", "no adaptation")

@@ -357,3 +357,21 @@ def test_regression_and_dense_prediction_are_refused_with_a_sentence() -> None:
     flat = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 1), nn.Flatten(0))
     with pytest.raises(ValueError, match=r"shape \(2,\).*Regression"):
         wildtta.adapt(flat, "tent")
+
+
+def test_other_kinds_of_networks_are_shown_their_way() -> None:
+    torchvision = pytest.importorskip("torchvision")
+    transformers = pytest.importorskip("transformers")
+    streets = torchvision.models.segmentation.lraspp_mobilenet_v3_large(weights=None, weights_backbone=None)
+    with pytest.raises(TypeError, match=r"returned OrderedDict.*wildtta\.segmentation\.adapt_segmentation"):
+        wildtta.adapt(streets, "tent")
+    config = transformers.BertConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, vocab_size=40, num_labels=4
+    )
+    with pytest.raises(ValueError, match=r"shape \(2, 16, 4\).*one answer per sample.*answers per token"):
+        wildtta.adapt(transformers.BertForTokenClassification(config), "tent")
+    with pytest.raises(TypeError, match=r"returned BaseModelOutput.*Wrap the network"):
+        wildtta.adapt(transformers.BertModel(config), "tent")
+    plain = torchvision.models.vgg11(weights=None, num_classes=4)
+    with pytest.raises(ValueError, match=r"VGG has no normalisation layer with affine parameters.*parameters="):
+        wildtta.adapt(plain, "tent")

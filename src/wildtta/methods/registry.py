@@ -91,7 +91,8 @@ def get_method(method: str | Method, **options: Any) -> Method:
     elif isinstance(method, Method):
         cls = type(method)
     else:
-        raise TypeError(f"method must be a name or a config such as wildtta.SAR2(), got {type(method).__name__}")
+        got = f"the class {method.__name__}: call it" if isinstance(method, type) else type(method).__name__
+        raise TypeError(f"method must be a name or a config such as wildtta.SAR2(), got {got}")
     fields = [item.name for item in dataclasses.fields(cls)]
     unknown = [name for name in options if name not in fields]
     if unknown:
