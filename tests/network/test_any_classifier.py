@@ -80,6 +80,11 @@ def test_a_model_adapts_learns_saves_resumes_and_comes_back(entry: Entry, method
     assert any(torch.equal(logits_of(first), answer) for answer in bare)
     assert logits_of(first).shape == (BATCH, CLASSES)
 
+    if method == "steady" and not by_statistics:
+        # As it comes, too: there is no evidence of a shift before the first batch.
+        as_it_comes = logits_of(ask(wildtta.adapt(build(entry)), stream[0]))
+        assert any(torch.equal(as_it_comes, answer) for answer in bare)
+
     learned = bool(adapter.last.learned)
     adapter.save(tmp_path / "state.safetensors")
     later = []
