@@ -22,7 +22,7 @@ help:
 
 $(VENV)/.installed: pyproject.toml
 	@echo "Setting up $(VENV), the first time only: 6.6 GB on disk, most of it torch's CUDA libraries,"
-	@echo "5 to 15 minutes with a usual connection. Without an NVIDIA GPU: make setup TORCH=cpu (about 2 GB)."
+	@echo "5 to 15 minutes with a usual connection. Without an NVIDIA GPU: make setup TORCH=cpu (2.2 GB)."
 	$(PYTHON) -m venv $(VENV)
 ifeq ($(TORCH),cpu)
 	$(PIP) install --progress-bar on torch torchvision --index-url $(CPU_WHEELS)
