@@ -21,8 +21,8 @@ help:
 	@echo "make clean     remove the virtual environment, caches and what was built"
 
 $(VENV)/.installed: pyproject.toml
-	@echo "Setting up $(VENV), the first time only: 6.4 GB on disk, most of it torch's CUDA libraries,"
-	@echo "5 to 15 minutes with a usual connection. Without an NVIDIA GPU: make setup TORCH=cpu (about 2 GB)."
+	@echo "Setting up $(VENV), the first time only: 6.6 GB on disk, most of it torch's CUDA libraries,"
+	@echo "5 to 15 minutes with a usual connection. Without an NVIDIA GPU: make setup TORCH=cpu (2.2 GB)."
 	$(PYTHON) -m venv $(VENV)
 ifeq ($(TORCH),cpu)
 	$(PIP) install --progress-bar on torch torchvision --index-url $(CPU_WHEELS)

@@ -91,6 +91,23 @@ def _small_mixer() -> nn.Module:
     return MlpMixer(img_size=32, patch_size=8, num_blocks=4, embed_dim=16, num_classes=CLASSES)
 
 
+def _small_poolformer() -> nn.Module:
+    from timm.models.metaformer import GroupNorm1, MetaFormer
+
+    return MetaFormer(
+        depths=(1, 1, 1, 1),
+        dims=(8, 8, 8, 16),
+        num_classes=CLASSES,
+        downsample_norm=None,
+        mlp_act=nn.GELU,
+        mlp_bias=True,
+        norm_layers=GroupNorm1,
+        layer_scale_init_values=1.0,
+        res_scale_init_values=None,
+        use_mlp_head=False,
+    )
+
+
 def _torchvision(name: str, **options: Any) -> Callable[[], nn.Module]:
     def make() -> nn.Module:
         import torchvision
@@ -309,8 +326,7 @@ TABLE = [
         "XCiT", "timm", _TOKENS, "images",
         _timm("xcit_nano_12_p16_224", img_size=64, depth=4, embed_dim=32, num_heads=2), _image(64),
     ),
-    Entry("PoolFormer", "timm", _CONV, "images",
-          _timm("poolformer_s12", layers=(1, 1, 1, 1), embed_dims=(8, 8, 8, 16)), _image()),
+    Entry("PoolFormer", "timm", _CONV, "images", _small_poolformer, _image()),
     Entry("ResNet", "torchvision", _CONV, "images", _torchvision("resnet18"), _image()),
     Entry("MobileNetV3", "torchvision", _CONV, "images", _torchvision("mobilenet_v3_small"), _image()),
     Entry("ShuffleNetV2", "torchvision", _CONV, "images", _torchvision("shufflenet_v2_x0_5"), _image()),
@@ -359,6 +375,11 @@ TABLE = [
     Entry("mean over crops", "plain torch", _CONV, "images", MeanOverCrops, _image(32)),
     Entry("two inputs by name", "plain torch", _CONV, "`picture`, `table`", TwoInputs, _two_inputs),
 ]  # fmt: skip
+
+
+def name_of(entry: Entry) -> str:
+    """What a test of it is called."""
+    return f"{entry.source}-{entry.name.split(' (')[0]}".replace(" ", "_")
 
 
 def batch_of(entry: Entry, seed: int) -> Batch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import importlib
 import importlib.util
@@ -15,9 +16,20 @@ def own_object(place: str, name: str) -> Any:
     """What ``name`` means in the file or module ``place``; an error says what is missing."""
     module = own_module(place)
     if not hasattr(module, name):
-        there = [word for word, value in vars(module).items() if callable(value) and not word.startswith("_")]
-        raise ValueError(f"{place} has no {name!r}; it has {', '.join(there) or 'nothing that could be called'}")
+        there = defined_in(module)
+        near = difflib.get_close_matches(name, there, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"{place} has no {name!r}.{hint} It has {', '.join(there) or 'nothing that could be called'}")
     return getattr(module, name)
+
+
+def defined_in(module: ModuleType) -> list[str]:
+    """The classes and functions that a module defines itself, without what it imports."""
+    return [
+        word
+        for word, value in vars(module).items()
+        if callable(value) and not word.startswith("_") and getattr(value, "__module__", None) == module.__name__
+    ]
 
 
 def own_module(place: str) -> ModuleType:

@@ -98,7 +98,9 @@ def test_a_grid_takes_the_file_from_its_own_folder(tmp_path: Path) -> None:
     ("method", "message"),
     [
         ("absent.py:Sharpened", "no file absent.py"),
-        (f"{FILE}:Blunt", "has no 'Blunt'; it has.*Sharpened"),
+        (f"{FILE}:Blunt", "has no 'Blunt'. It has Sharpened"),
+        (f"{FILE}:Sharpend", "Did you mean 'Sharpened'"),
+        (str(FILE), rf"name the class in the file too: {FILE}:Sharpened"),
         (f"{FILE}:NOT_A_METHOD", "is no method.*got int"),
         (f"{FILE}:NoDataclass", "must be a dataclass of its own"),
         ("no.such.module:Sharpened", "no module 'no'"),

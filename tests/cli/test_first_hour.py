@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,8 @@ from wildtta.bench import cells_at_a_time, launching
 from wildtta.bench.launching import idle_cores_hint
 from wildtta.bench.watching import Display
 
+ROOT = Path(__file__).parent.parent.parent
+
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -30,8 +35,14 @@ def test_the_version(wildtta: Any) -> None:
     assert output.startswith(f"wildtta {library.__version__} (torch {torch.__version__}, Python 3.")
 
 
+def test_the_command_line_runs_as_a_module() -> None:
+    """Where pip's scripts are not on the path."""
+    ended = subprocess.run([sys.executable, "-m", "wildtta", "--version"], capture_output=True, text=True, check=True)
+    assert ended.stdout.startswith(f"wildtta {library.__version__} ")
+
+
 def test_the_version_is_the_packages() -> None:
-    pyproject = (Path(__file__).parent.parent.parent / "pyproject.toml").read_text(encoding="utf-8")
+    pyproject = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     assert re.search(r'^version = "(.+)"$', pyproject, re.MULTILINE)[1] == library.__version__  # type: ignore[index]
 
 
@@ -93,6 +104,93 @@ def test_run_uses_them_and_the_numbers_stay(wildtta: Any, images: Path, monkeypa
         return [line.split()[:-1] for line in table.splitlines() if "│" in line]
 
     assert without_times(side_by_side) == without_times(one_by_one)
+
+
+def test_bench_uses_them_too(wildtta: Any, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launching, "available_cores", lambda: 2)
+    grid = tmp_path / "grid.toml"
+    grid.write_text(
+        f'[[grid]]\nmodels = ["{NETWORK}"]\nmethods = ["none", "tent"]\nscenarios = ["mild"]\n'
+        'corruptions = ["fog"]\ndata = "folder"\nbatch_size = 16\n'
+    )
+    journal = tmp_path / "rows.jsonl"
+    code, _, errors = wildtta("bench", grid, "--data", images, "--device", "cpu", "--journal", journal)
+    assert code == 0, errors
+    assert "2 to run, 2 at a time" in errors
+    assert len(journal.read_text(encoding="utf-8").splitlines()) == 2
+
+
+# -- what is not installed -----------------------------------------------------------------------------------------------
+
+
+def _without(packages: tuple[str, ...], *arguments: object, cwd: Path) -> tuple[int, list[str]]:
+    """A command in a process of its own in which some packages cannot be found: exit code, lines of stderr."""
+    program = (
+        "import sys\n"
+        "class Missing:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name.split('.')[0] in {packages}:\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
+        "sys.meta_path.insert(0, Missing())\n"
+        "import importlib.util\n"
+        "found = importlib.util.find_spec\n"
+        f"importlib.util.find_spec = lambda name, *rest: None if name in {packages} else found(name, *rest)\n"
+        "from wildtta.cli import main\n"
+        "main()\n"
+    )
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    ended = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    return ended.returncode, ended.stderr.strip().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("packages", "command", "told"),
+    [
+        (("jinja2", "markdown_it"), ("demo",), "reports need jinja2, markdown-it-py: pip install 'wildtta[report]'"),
+        (("jinja2",), ("reproduce", "table-9", "--quick"), "reports need jinja2: pip install 'wildtta[report]'"),
+        (("matplotlib",), ("run",), "matplotlib is not installed: pip install 'wildtta[data]'"),
+        (("typer",), ("methods",), "the command line needs typer and rich: pip install 'wildtta[cli]'"),
+    ],
+)
+def test_a_missing_package_is_named_before_anything_runs(
+    tmp_path: Path, packages: tuple[str, ...], command: tuple[str, ...], told: str
+) -> None:
+    code, errors = _without(packages, *command, cwd=tmp_path)
+    assert code != 0
+    assert len(errors) == 1
+    assert told in errors[0]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    command = f"{shlex.quote(sys.executable)} -u -m wildtta methods steady | head -n 1"
+    ended = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
+    assert ended.stdout == "steady: Steady (ours)\n"
+    assert ended.stderr == ""
+
+
+# -- set-up --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("torch_build", ["default", "cpu"])
+def test_set_up_shows_progress_and_says_how_long_and_how_big(torch_build: str, tmp_path: Path) -> None:
+    """What `make setup` would do, as make itself tells it (-n): nothing is installed."""
+    if shutil.which("make") is None:
+        pytest.skip("no make")
+    command = ["make", "-n", "setup", f"TORCH={torch_build}", f"VENV={tmp_path / 'absent'}"]
+    lines = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    told = " ".join(line for line in lines if "echo" in line)
+    page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    sizes = re.findall(r"[\d.]+ GB", told)
+    assert len(sizes) == 2
+    assert all(size in page for size in sizes)
+    assert "5 to 15 minutes" in told
+    assert "TORCH=cpu" in told
+    assert "du -sh" in lines[-2]
+    installs = [line for line in lines if "pip" in line and " install " in line]
+    assert all("--progress-bar on" in line and "--quiet" not in line for line in installs)
+    from_cpu_index = [bool(re.search(r"torch .*--index-url \S+/cpu\b", line)) for line in installs]
+    assert from_cpu_index == ([True, False] if torch_build == "cpu" else [False])
 
 
 # -- a time that can be believed -----------------------------------------------------------------------------------------

@@ -21,7 +21,10 @@ from toy_networks import build
         ("tent", "optimizer", "steps of SGD"),
         ("tent", "device", r"move that with \.to\(device\)"),
         ("tent", "epochs", "steps="),
-        ("tent", "learing_rte", "Options: lr"),
+        ("tent", "learing_rte", "Did you mean 'lr'"),
+        ("tent", "rho", "'rho' is called 'sharpness' here, and belongs to sar, sar2, sar2-efficient, steady"),
+        ("sar", "class_cap", "'class_cap' belongs to steady"),
+        ("tent", "qqq", "Options: lr"),
         ("none", "rho", "Options: none"),
     ],
 )
@@ -42,6 +45,11 @@ def test_words_for_options(method: str, word: str, told: str) -> None:
 def test_words_for_methods(word: str, meant: str) -> None:
     with pytest.raises(ValueError, match=f"Did you mean '{meant}'"):
         wildtta.adapt(build("ln_mlp"), word)
+
+
+def test_a_class_in_place_of_a_config() -> None:
+    with pytest.raises(TypeError, match=r"such as wildtta\.SAR2\(\), got the class Tent: call it"):
+        wildtta.adapt(build("ln_mlp"), wildtta.Tent)  # type: ignore[arg-type]
 
 
 def test_no_adaptation_has_one_name() -> None:

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import wildtta
 from printed_journal import papers_setting
 from wildtta import SAR2
 from wildtta.bench import read
 from wildtta.paper import Network, Setting, Spot, View, claims, experiments, needs, printed, select, setting, unique
 from wildtta.paper.estimate import Pace, estimate, images_in, measured_rates, passes
+from wildtta.paper.sections import row_label
 
 
 def names() -> list[str]:
@@ -308,6 +310,14 @@ def test_cells_follow_the_spots(full: Setting) -> None:
         assert [c.key for c in cells] == [c.key for c in unique(c for spot in spots for c in spot.cells)]
 
 
+def test_the_papers_noadapt_goes_by_our_name(full: Setting) -> None:
+    told = [label for experiment in experiments().values() for spot in experiment.plan(full) for label in spot.row]
+    assert "NoAdapt" in told
+    shown = {row_label(full, label) for label in told}
+    assert not any("NoAdapt" in label for label in shown)
+    assert wildtta.NoAdaptation.title in shown
+
+
 def test_mistakes_are_one_line(tmp_path: Path) -> None:
     for words, message in (
         (["table-99"], "unknown experiment 'table-99'"),
@@ -315,7 +325,7 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
         (["table-1", "--scale", "huge"], "unknown scale 'huge'"),
         (["table-1", "--set", "sar2=1"], "METHOD.OPTION=VALUE"),
         (["table-1", "--network", "AlexNet"], "no network 'AlexNet'"),
-        (["table-1", "--method", "tennt"], "unknown method 'tennt'; there are"),
+        (["table-1", "--method", "tennt"], "unknown method 'tennt'. Did you mean 'tent'? There are"),
         (["table-1", "--weights", "x.pth"], "'pinned' or 'none'"),
         (["table-1", "--model", "AlexNet=a:b"], "NAME=MODEL"),
         (["table-1", "--on", "imagenet-c"], "--data"),

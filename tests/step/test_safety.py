@@ -325,7 +325,7 @@ from torch import nn
 import wildtta
 
 network = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.ReLU(), nn.LayerNorm(16), nn.Linear(16, 4))
-for name in ("none", "tent", "infomax", "sar", "sar2", "sar2-efficient"):
+for name in ("none", "tent", "infomax", "sar", "sar2", "sar2-efficient", "steady"):
     model = wildtta.adapt(network, name)
     for _ in range(3):
         assert model(torch.randn(5, 8)).shape == (5, 4)

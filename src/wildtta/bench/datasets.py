@@ -41,6 +41,7 @@ from wildtta.data import (
 )
 from wildtta.data.cifar import CIFAR_CLASSES
 from wildtta.data.image_lists import IMAGE_LISTS
+from wildtta.glyphs.atlas import font_folder
 from wildtta.network import inspect_network
 from wildtta.streams import Domain, Stream
 
@@ -55,7 +56,12 @@ def check_data(cell: Cell, root: str | None) -> None:
     if cell.data in SEGMENTATION_DATA:
         check_segmentation(cell, root)
         return
-    if cell.data != "glyphs" and root is None:
+    if cell.data == "glyphs":
+        try:
+            font_folder()
+        except (ImportError, FileNotFoundError) as error:
+            raise BenchError(str(error)) from error
+    elif root is None:
         raise BenchError(f"data {cell.data!r} lies in files; name their folder with --data")
     place = _place(cell, root)
     if place is not None and cell.data != "glyphs" and not Path(place).exists():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
 
 
@@ -18,7 +19,10 @@ def refuse_unknown(names: Iterable[str], known: Iterable[str], saying: str) -> N
     choices = list(known)
     for name in names:
         if name not in choices:
-            raise BenchError(f"{saying.format(repr(name))}; there are {', '.join(choices) or 'none'}")
+            near = difflib.get_close_matches(name.lower(), choices, n=1)
+            hint = f". Did you mean {near[0]!r}?" if near else ";"
+            there = f"{'There' if near else 'there'} are {', '.join(choices) or 'none'}"
+            raise BenchError(f"{saying.format(repr(name))}{hint} {there}")
 
 
 def first_line(error: BaseException) -> str:

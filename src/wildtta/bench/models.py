@@ -16,7 +16,7 @@ ones every time): it exercises everything and means nothing.
 from __future__ import annotations
 
 import hashlib
-import importlib
+import importlib.util
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -77,9 +77,19 @@ Maker = Callable[[dict[str, Any], str | None], Any]
 def _maker(model: str) -> Maker:
     kind, _, name = model.rpartition(":")
     if not kind or not name:
-        raise BenchError(f"unknown model {model!r}; expected {_FORMS}")
+        raise BenchError(f"unknown model {model!r}. {_likely(model)}Expected {_FORMS}")
     known = {"glyphs": _glyphs, "scenes": _scenes, "timm": _timm, "torchvision": _torchvision}
     return known[kind](name) if kind in known else _own(kind, name)
+
+
+def _likely(model: str) -> str:
+    """What a name without a place may have meant: a file's function, or a library's network."""
+    if model.endswith(".py"):
+        return f"Name the function in the file too: {model}:FUNCTION. "
+    found = [f"timm:{model}"] if importlib.util.find_spec("timm") and _library("timm").is_model(model) else []
+    if importlib.util.find_spec("torchvision") and model in _library("torchvision.models").list_models():
+        found.append(f"torchvision:{model}")
+    return f"Did you mean {' or '.join(found)}? " if found else ""
 
 
 def _glyphs(name: str) -> Maker:

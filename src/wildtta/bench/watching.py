@@ -39,7 +39,7 @@ class Display:
 
     def begin(self, total: int, done: int, workers: int) -> None:
         at_a_time = f", {workers} at a time" if workers > 1 else ""
-        self.notice(f"{total} cells, {done} finished before, {total - done} to run{at_a_time}")
+        self.notice(f"{total} {'cell' if total == 1 else 'cells'}, {done} finished before, {total - done} to run{at_a_time}")
         self._progress.begin(total, done)
         self._finished = done
         # Which cells were found is not told; the others cost their share of the whole.

@@ -16,6 +16,7 @@ from wildtta.cli.launching import Device, one_line_errors, print_failures, print
 from wildtta.cli.story import Story
 from wildtta.data import CORRUPTIONS
 from wildtta.glyphs import CHARACTERS
+from wildtta.report.writing import require_packages
 
 _OUT = Path("wildtta-report")
 NETWORKS = {"glyphs:resnet_gn": "ResNet, GroupNorm", "glyphs:vit": "ViT, LayerNorm"}
@@ -55,11 +56,12 @@ def demo(
         int | None, typer.Option(min=1, help="Cells at a time; default: one for each core, 4 at most.")
     ] = None,
 ) -> None:
-    """Corrupt glyphs, adapt to them in three wild ways, and show who stays upright.
+    """Adapt two networks to four wild streams of corrupted glyphs, and show who stays upright.
 
     Glyphs are rendered letters and the networks are small: a demonstration, not evidence.
     """
     with one_line_errors():
+        require_packages()
         journal = out / "demo.jsonl"
         journal.unlink(missing_ok=True)
         cells = planned()

@@ -84,6 +84,8 @@ def one_line_errors(journal: Path | None = None) -> Iterator[None]:
     """What the user can mend becomes one line and exit code 2; an interruption says how to go on."""
     try:
         yield
+    except BrokenPipeError:
+        raise  # `wildtta methods | head`: the reader has seen enough, and click ends without a word
     except (BenchError, ValueError, OSError, ImportError) as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         typer.echo(f"wildtta: {' '.join(line.strip() for line in lines)}", err=True)

@@ -31,7 +31,7 @@ from wildtta.paper.estimate import estimate, measure_pace, measured_rates
 from wildtta.paper.settings import IMAGENET_NETWORKS
 from wildtta.report.document import gather
 from wildtta.report.terminal import claim_lines
-from wildtta.report.writing import write_document
+from wildtta.report.writing import require_packages, write_document
 
 _WIDE = 160
 
@@ -96,6 +96,8 @@ def reproduce(
         if listing or not names:
             _list(where, read(book) if book.exists() else [], launch.device)
             return
+        if report:
+            require_packages()
         chosen = select([name.lower() for name in names])
         wanted = _filter(where, method or (), network or (), corruption or ())
         cells: list[Cell] = []

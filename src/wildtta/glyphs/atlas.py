@@ -40,7 +40,7 @@ _MEASURING_POINTS = 96
 @functools.cache
 def glyph_atlas() -> torch.Tensor:
     """The masks as uint8 ``[classes, faces, 64, 64]`` (0 = paper, 255 = ink), rendered once per process."""
-    fonts = _font_folder()
+    fonts = font_folder()
     masks = [[render_mask(character, fonts / f"{face}.ttf") for face in FACES] for character in CHARACTERS]
     return torch.from_numpy(np.array(masks, dtype=np.uint8))
 
@@ -99,7 +99,8 @@ def _font(font_file: Path, points: int) -> ImageFont.FreeTypeFont:
     return ImageFont.truetype(str(font_file), points, layout_engine=ImageFont.Layout.BASIC)
 
 
-def _font_folder() -> Path:
+def font_folder() -> Path:
+    """Where the fonts of the glyphs are; an error says what to install."""
     try:
         import matplotlib
         import PIL  # noqa: F401 - rendering needs it; better said here than in the middle

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 _METHODS = {
     **dict.fromkeys(("noadapt", "no-adapt", "no adaptation", "source", "baseline", "eval"), "none"),
@@ -41,18 +41,31 @@ def method_hint(word: str, known: Iterable[str]) -> str:
     return _suggestion(word, known, _METHODS)
 
 
-def option_hint(word: str, known: Iterable[str]) -> str:
-    """The option that is meant, or what to do where there is none; empty where nobody can tell."""
+def option_hint(word: str, known: Iterable[str], owners: Mapping[str, Sequence[str]] | None = None) -> str:
+    """The option that is meant, or what to do where there is none; empty where nobody can tell.
+
+    ``owners`` are the methods that have an option: where this one has not, they are named.
+    """
     options = list(known)
-    meant = _OPTIONS.get(word.lower())
+    meant = _meant(word, _OPTIONS)
     absent = _ABSENT.get(word.lower())
     if absent is not None and meant not in options:
         return f" {absent}."
+    name = word if owners and word in owners else meant
+    if owners is not None and name is not None and name not in options and name in owners:
+        called = "" if name == word else f" is called {name!r} here, and"
+        return f" {word!r}{called} belongs to {', '.join(owners[name])}."
     return _suggestion(word, options, _OPTIONS)
+
+
+def _meant(word: str, synonyms: dict[str, str]) -> str | None:
+    """What a synonym stands for, also where it is misspelt."""
+    near = difflib.get_close_matches(word.lower(), synonyms, n=1, cutoff=0.8)
+    return synonyms[near[0]] if near else None
 
 
 def _suggestion(word: str, known: Iterable[str], synonyms: dict[str, str]) -> str:
     choices = list(known)
-    meant = synonyms.get(word.lower())
+    meant = _meant(word, synonyms)
     near = [meant] if meant in choices else difflib.get_close_matches(word.lower(), choices, n=1, cutoff=0.5)
     return f" Did you mean {near[0]!r}?" if near else ""

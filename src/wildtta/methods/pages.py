@@ -149,7 +149,7 @@ _RATES_HEAD = """
 
 Defaults at batch size 1 … 64 by the network's family. With B samples per batch the rate is B times that of
 one sample, up to that of 64 ([D38](decisions.md)). `lr=` overrides the rule, `lr_scale` multiplies it
-(`steady`: by 40).
+(`steady`: by 40, and on a straight line from 1 to 64).
 """
 
 _OPTIONS_HEAD = """

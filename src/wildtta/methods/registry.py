@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from wildtta.methods.base import Method
 from wildtta.methods.hints import method_hint, option_hint
-from wildtta.own_code import own_object
+from wildtta.own_code import defined_in, own_module, own_object
 
 _REGISTRY: dict[str, type[Method]] = {}
 M = TypeVar("M", bound=type[Method])
@@ -51,6 +51,8 @@ def method_class(method: str) -> type[Method]:
         return known[method]
     place, _, name = method.rpartition(":")
     if not place:
+        if method.endswith(".py"):
+            raise ValueError(f"name the class in the file too: {_classes_in(method)}")
         hint = method_hint(method, known)
         own = "; a method of your own is path/to/file.py:Class"
         raise ValueError(f"unknown method {method!r}.{hint} Methods: {', '.join(known)}{own}")
@@ -65,6 +67,23 @@ def method_class(method: str) -> type[Method]:
     return cls
 
 
+def _classes_in(place: str) -> str:
+    """How the methods in a file are named: ``file.py:Class or file.py:Other``."""
+    module = own_module(place)
+    found = [word for word in defined_in(module) if isinstance(getattr(module, word), type)]
+    named = [f"{place}:{word}" for word in found if issubclass(getattr(module, word), Method)]
+    return " or ".join(named) or f"{place}:Class (it has no class that extends wildtta.Method yet)"
+
+
+def _owners() -> dict[str, list[str]]:
+    """Options and the methods that have them."""
+    found: dict[str, list[str]] = {}
+    for name, cls in config_classes().items():
+        for item in dataclasses.fields(cls):
+            found.setdefault(item.name, []).append(name)
+    return found
+
+
 def get_method(method: str | Method, **options: Any) -> Method:
     """A config from a name (or a config) and options; what is unknown is answered with what is known."""
     if isinstance(method, str):
@@ -72,12 +91,13 @@ def get_method(method: str | Method, **options: Any) -> Method:
     elif isinstance(method, Method):
         cls = type(method)
     else:
-        raise TypeError(f"method must be a name or a config such as wildtta.SAR2(), got {type(method).__name__}")
+        got = f"the class {method.__name__}: call it" if isinstance(method, type) else type(method).__name__
+        raise TypeError(f"method must be a name or a config such as wildtta.SAR2(), got {got}")
     fields = [item.name for item in dataclasses.fields(cls)]
     unknown = [name for name in options if name not in fields]
     if unknown:
         raise TypeError(
-            f"{cls.name} has no option {unknown[0]!r}.{option_hint(unknown[0], fields)} "
+            f"{cls.name} has no option {unknown[0]!r}.{option_hint(unknown[0], fields, _owners())} "
             f"Options: {', '.join(fields) or 'none'}"
         )
     return cls(**options) if isinstance(method, str) else dataclasses.replace(method, **options)

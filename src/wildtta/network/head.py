@@ -75,10 +75,15 @@ def _none_found(network: nn.Module, layers: dict[str, nn.Module], classes: int |
     what = "its logits" if classes is None else f"its {classes} logits"
     return (
         f"no layer of {type(network).__name__} makes {what}, so no head was found: features are read at the last linear "
-        "layer (or 1×1 convolution, or module with a matrix). Name the classifier with head=, one of: "
-        f"{_listing(layers)}. Where logits are a plain product with a matrix (CLIP), build the classifier with "
-        "wildtta.zero_shot(encoder, embeddings)"
+        f"layer (or 1×1 convolution, or module with a matrix). {_advice(layers)} Where logits are a plain product with a "
+        "matrix (CLIP), build the classifier with wildtta.zero_shot(encoder, embeddings)"
     )
+
+
+def _advice(layers: dict[str, Any]) -> str:
+    if not layers:
+        return "It has no such layer; another module that makes logits of features can be named with head=."
+    return f"Name the classifier with head=, one of: {_listing(layers)}."
 
 
 def _listing(layers: dict[str, Any]) -> str:

@@ -67,8 +67,8 @@ def inspect_network(network: nn.Module, head: str | nn.Module = "auto", example:
     if seen is not None and seen.logits is not None and seen.logits.dim() != 2:
         raise ValueError(
             f"{type(network).__name__} returned a tensor of shape {tuple(seen.logits.shape)} for one batch; expected logits "
-            "[batch, classes], one answer per sample. Regression and detection cannot be adapted; for segmentation there is "
-            "wildtta.segmentation.adapt_segmentation"
+            "[batch, classes], one answer per sample. Regression, detection and answers per token cannot be adapted; for "
+            "segmentation there is wildtta.segmentation.adapt_segmentation"
         )
     head_name, layer = find_head(network, head, seen)
     classes, width = _widths(layer, head_name, seen)

@@ -23,12 +23,19 @@ def logits_of(output: Any) -> Tensor:
         logits = output.get("logits")
     if isinstance(logits, Tensor):
         return logits
-    kind = type(output).__name__
-    similar = " For CLIP, build a classifier with wildtta.zero_shot(encoder, embeddings)."
     raise NoLogits(
-        f"the network returned {kind}; expected a tensor of logits [batch, classes] or an object with a .logits tensor. "
-        f"Wrap the network in a module that returns its logits.{similar if hasattr(output, 'logits_per_image') else ''}"
+        f"the network returned {type(output).__name__}; expected a tensor of logits [batch, classes] or an object with a "
+        f".logits tensor. Wrap the network in a module that returns its logits.{_way(output)}"
     )
+
+
+def _way(output: Any) -> str:
+    """Where networks of other kinds go: by what they return."""
+    if hasattr(output, "logits_per_image"):
+        return " For CLIP, build a classifier with wildtta.zero_shot(encoder, embeddings)."
+    if any(isinstance(value, Tensor) and value.dim() == 4 for value in _fields(output).values()):
+        return " For segmentation there is wildtta.segmentation.adapt_segmentation."
+    return ""
 
 
 def with_logits(raw: Any, logits: Tensor) -> Any:

@@ -60,7 +60,7 @@ FIGURE_8 = Experiment(
     "figure-8",
     "Features after adaptation (t-SNE, 20 classes), snow, class-ordered",
     one_stream([VIT], _EMBEDDED, scenario=LABEL_SHIFT, corruptions=("snow",), measure=("tsne",), seeds=1),
-    Claim("Classes separate better in the order NoAdapt, Tent, SAR, SAR²", _classes_separate),
+    Claim("Classes separate better in the order no adaptation, Tent, SAR, SAR²", _classes_separate),
     Claim("Tent gathers its samples in one big cluster", _one_cluster),
     draw=_draw_embeddings,
     note="colours are true classes; Tent runs at a tenth of its rate",

@@ -14,6 +14,7 @@ from wildtta.bench.source_data import wanted_source_fields
 from wildtta.bench.workload import CLASSES
 from wildtta.corruptions import constants
 from wildtta.glyphs.parts import with_packaged_part
+from wildtta.methods.none import NoAdaptation
 from wildtta.methods.registry import config_classes
 
 Where = Literal["glyphs", "imagenet-c", "folder"]
@@ -211,13 +212,13 @@ class Setting:
         return network if same or place is None else f"{place.title} for {network}"
 
     def renamed(self, text: str) -> str:
-        """A text with the networks that were run in place of the paper's."""
+        """A text with the networks that were run in place of the paper's, and with our name for its NoAdapt."""
         for name, place in self.networks.items():
             if IMAGENET_NETWORKS.get(name) != place.model:
                 # Rows may be titled by the file that holds the network.
                 text = text.replace(place.model, place.title)
                 text = text.replace(self.title(name), place.title).replace(name, place.title)
-        return text
+        return text.replace("NoAdapt", NoAdaptation.title)
 
     def missing(self, network: str, method: str) -> str:
         """Why this network and method cannot be run here; empty where they can."""

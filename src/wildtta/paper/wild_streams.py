@@ -127,7 +127,7 @@ def _curve(view: View, label: str, network: str, level: str) -> Iterator[Line]:
         yield Line(label=network, x=x, y=[value.mean for value in values], std=[value.std for value in values])
         alone = view.known("NoAdapt", network, level, "na")
         if alone:
-            yield Line(label=f"{network}, na", x=[x[0], x[-1]], y=[alone.mean] * 2, dashed=True)
+            yield Line(label=f"{network}, NoAdapt", x=[x[0], x[-1]], y=[alone.mean] * 2, dashed=True)
 
 
 def _flat_in(*places: tuple[str, str]) -> Check:

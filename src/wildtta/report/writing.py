@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from wildtta.report.document import Document
@@ -25,6 +26,13 @@ class Written:
     numbers: Path
     claims: Path | None
     figures: tuple[Path, ...]
+
+
+def require_packages() -> None:
+    """Raise an error where a package is missing that a report needs: asked before a long run that ends with one."""
+    needed = {"matplotlib": "matplotlib", "jinja2": "jinja2", "markdown_it": "markdown-it-py"}
+    if missing := [package for module, package in needed.items() if find_spec(module) is None]:
+        raise ImportError(f"reports need {', '.join(missing)}: pip install 'wildtta[report]'")
 
 
 def write_document(document: Document, out_dir: str | os.PathLike[str]) -> Written:
