@@ -57,7 +57,7 @@ def test_an_observation_out_of_range_is_refused() -> None:
 
 
 def test_the_mean_of_wealths() -> None:
-    bettors = [Bettor(0.0, log_wealth=math.log(wealth)) for wealth in (1.0, 2.0, 9.0)]
+    bettors = [Bettor(0.0, log_staked=math.log(wealth), stakes=10**9) for wealth in (1.0, 2.0, 9.0)]
     assert math.exp(log_mean_wealth(bettors)) == pytest.approx(4.0)
 
 

@@ -96,7 +96,7 @@ def _force(model: wildtta.Adapter, monkeypatch: pytest.MonkeyPatch, action: Rung
 
 @pytest.mark.parametrize("method", ["tent", "sar2", "cotta", "rotta"])
 def test_going_back_to_a_snapshot_is_exact_and_keeps_the_counters(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = wildtta.adapt(build("gn_resnet"), method, lr=0.01, guard=SMALL)
+    model = wildtta.adapt(build("gn_resnet"), method, lr=0.001, guard=SMALL)
     watch = model.guard
     for batch in batches("gn_resnet", 4, 512):
         model(batch)

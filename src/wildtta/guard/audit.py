@@ -6,6 +6,7 @@ import json
 import math
 import os
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,38 @@ FORMAT = "wildtta-guard-audit-1"
 
 
 class Audit:
-    """Appends lines to a file; every line is whole even if the process dies right after it."""
+    """Appends lines to a file; every line is whole even if the process dies right after it.
+
+    A path that cannot be written to is refused at the start. What fails later (a full disk, a folder that was removed) is
+    told once and stops nobody from being answered.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._told = False
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.open("a", encoding="utf-8").close()
+        except OSError as error:
+            raise OSError(
+                f"audit={str(path)!r} cannot be written to ({error}); give a file in a writable folder"
+            ) from error
 
     def write(self, kind: str, **facts: Any) -> None:
         """One line: ``kind`` is "start", "look" or "decision"."""
         line = {"format": FORMAT, "time": round(time.time(), 3), "kind": kind, **facts}
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(_plain(line), allow_nan=False) + "\n")
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(_plain(line), allow_nan=False) + "\n")
+            self._told = False
+        except OSError as error:
+            if not self._told:
+                warnings.warn(
+                    f"the guard's audit file {self.path} cannot be written to ({error}): lines are missing from now on. The "
+                    "guard goes on, and model.guard.decisions has what it did",
+                    stacklevel=2,
+                )
+            self._told = True
 
 
 def read_audit(path: str | os.PathLike[str]) -> list[dict[str, Any]]:

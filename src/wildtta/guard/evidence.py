@@ -12,6 +12,14 @@ statistic is G of the answers themselves (p is 1 for the answer, 0 elsewhere), w
 pairs that get different answers. Estimates of accuracy from agreement (AETTA, https://arxiv.org/abs/2404.01351) mend the same
 weakness by the entropy of the mean answer.
 
+**Certainty.** Where the two networks disagree, which one is more certain of its answer?
+
+    K = E 1[answers differ] (max_c p_c(x) − max_c q_c(x)),    p of the source, q of the adapted network
+
+For calibrated networks K is the accuracy that was lost: where they agree nothing is. It sees what spread cannot: an
+adapted network whose answers scatter although the stream shows one class at a time, as batch statistics make them do.
+Entropy minimisation makes certain whatever it does, so a negative K proves nothing.
+
 **Takeover.** Where one class takes over, its share is the fastest sign: how often does the adapted network answer c, and how
 often the source? The class is the one that had gained most some 640 images earlier. So the bet on it is fixed before
 an image is seen; and in a stream in class order, where every class has its time, its time is over by then.
@@ -55,6 +63,12 @@ def lost_spread(reference: Tensor, present: Tensor) -> Tensor:
     soft = (spread(a, b) - spread(c, d)).clamp(-_MOST_OF_A_PAIR, _MOST_OF_A_PAIR) / _MOST_OF_A_PAIR
     hard = (a.argmax(1) != b.argmax(1)).float() - (c.argmax(1) != d.argmax(1)).float()
     return 0.5 * (soft + hard)
+
+
+def lost_certainty(source: Tensor, adapted: Tensor) -> Tensor:
+    """1[answers differ] (max p − max q) of each image, [n], in [−1, 1], for probabilities [n, C] of both networks."""
+    (sure, answer), (now, present) = source.max(1), adapted.max(1)
+    return torch.where(answer != present, sure - now, 0.0)
 
 
 def taken_over(source: int, adapted: int, suspect: int) -> float:

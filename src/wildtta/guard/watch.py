@@ -14,10 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from wildtta.guard.audit import Audit
-from wildtta.guard.evidence import lost_spread, probabilities
+from wildtta.guard.comparison import Comparison
+from wildtta.guard.evidence import probabilities
 from wildtta.guard.judge import Decision, Judge, Look
 from wildtta.guard.ladder import Ladder, Rung
-from wildtta.guard.memory import Compared, Memory, Queue
+from wildtta.guard.memory import Memory, Queue
+from wildtta.guard.samples import Call
 from wildtta.guard.scaling import scaled_step
 from wildtta.guard.shadow import Shadow
 from wildtta.guard.snapshots import Snapshot, Snapshots
@@ -33,14 +35,16 @@ _LAG = 1280
 _SNAPSHOTS, _APART = 4, 640
 _LOOKS_REMEMBERED = 32
 """Looks until the memory has been replaced once: 10,000 images with the default."""
-_CLOSER = 8.0
-"""The shadow's share is so many times as large while something is suspected."""
+_CLOSER = 10.0
+"""The shadow's share is so many times as large at the start, and while something is suspected: every image by default."""
 
 
 class Watch:
     """A guard bound to one adapter."""
 
     def __init__(self, guard: Guard, network: nn.Module, learning: Sequence[str]) -> None:
+        if getattr(network, "rows_per_sample", 1) > 1:
+            raise ValueError("a guard compares one answer per image; segmentation is not watched yet: leave guard= out")
         self.guard = guard
         self.judge = Judge(Ladder(guard.false_alarms))
         self.last_look: Look | None = None
@@ -51,7 +55,7 @@ class Watch:
         self._queue = Queue(guard.shadow, draw)
         self._memory = Memory(guard.memory, draw)
         self._snapshots = Snapshots(_SNAPSHOTS, _APART)
-        self._pending: list[Tensor] = []
+        self._pending: Comparison | None = None
         self._suspected_since: int | None = None
         self._audit = None if guard.audit is None else Audit(guard.audit)
         self._metrics = guard.metrics()
@@ -64,15 +68,26 @@ class Watch:
         self, engine: Engine, images: Tensor, learn: Callable[[Tensor], Answer], predict: Callable[[Tensor], Answer]
     ) -> Answer:
         """Answer a batch by ``learn``, as far as the present rung lets it, and look at the answer."""
-        scale = self.step_scale
+        call = images if engine.inputs is None else engine.inputs
+        scale, by_source = self.step_scale, self.source_answers
         if scale == 0:
             answer = predict(images)
         else:
             with scaled_step(engine, scale):
                 answer = learn(images)
-        self._observe(engine, images, answer)
+        own = answer.output.logits
+        if by_source:
+            answer = self._by_source(engine, call, answer)
+        # In a trial the adapter's own answers are looked at, which nobody else gets.
+        self._observe(engine, call, own if scale else answer.output.logits)
         answer.report.disagreement = self.disagreement
         return answer
+
+    def _by_source(self, engine: Engine, call: Call, answer: Answer) -> Answer:
+        """The same step with the source network's answer."""
+        output = answer.output.answering(self._shadow.logits(call, engine.precision).to(answer.output.logits.dtype))
+        answer.report.entropies = output.entropies
+        return Answer(output, answer.report)
 
     @property
     def disagreement(self) -> float:
@@ -84,14 +99,26 @@ class Watch:
         """1: learn, ¼: slowed down, 0: predict only."""
         if not self.guard.act:
             return 1.0
-        return {Rung.LEARN: 1.0, Rung.SLOW: _SLOW}.get(self.judge.ladder.rung, 0.0)
+        return {Rung.LEARN: 1.0, Rung.TRIAL: 1.0, Rung.SLOW: _SLOW}.get(self.judge.ladder.rung, 0.0)
 
-    def _observe(self, engine: Engine, images: Tensor, answer: Answer) -> None:
+    @property
+    def source_answers(self) -> bool:
+        """Whether the source network answers: after a return to it, until what is learned anew has passed its trial."""
+        return self.guard.act and self.judge.ladder.rung >= Rung.TRIAL
+
+    @property
+    def _resting(self) -> bool:
+        """Whether the source answers alone, so that there is nothing to compare."""
+        return self.guard.act and self.judge.ladder.rung == Rung.SOURCE
+
+    def _observe(self, engine: Engine, call: Call, logits: Tensor) -> None:
         self._finish_look(engine)
-        self.judge.images += len(images)
-        closer = _CLOSER if self.judge.suspicious else 1.0
+        self.judge.images += len(logits)
+        # At the start nothing is known and there is nothing to go back to but the source.
+        close = self.judge.suspicious or self.judge.images <= _LAG
+        closer = _CLOSER if close and not self._resting else 1.0
         self._queue.share = min(1.0, closer * self.guard.shadow)
-        self._queue.add(images, probabilities(answer.output.logits))
+        self._queue.add(call, probabilities(logits))
         if len(self._queue) >= self.guard.sample:
             self._look(engine)
 
@@ -100,14 +127,14 @@ class Watch:
     def moved(self, fn: Callable[[Tensor], Tensor]) -> None:
         """The network went to another device or type: what was drawn before is dropped."""
         self._shadow.apply(fn)
-        self._pending.clear()
+        self._pending = None
         self._queue.clear()
         self._memory.clear()
         self._snapshots.clear()
 
     def restart(self) -> None:
         """The adapter was reset or got another state: nothing of what was seen speaks about it."""
-        self._pending.clear()
+        self._pending = None
         self._queue.clear()
         self._memory.clear()
         self._snapshots.clear()
@@ -125,45 +152,26 @@ class Watch:
     # -- a look ----------------------------------------------------------------------------------------------------------
 
     def _look(self, engine: Engine) -> None:
-        """Compare on the queue's images and on a part of the memory; everything stays on the device."""
-        fresh = self._queue.take(self.guard.sample)
-        source, answered = probabilities(self._shadow.logits(fresh.images, engine.precision)), fresh.answered
-        self._pending = [lost_spread(source, answered), torch.stack([source.argmax(1), answered.argmax(1)])]
-        if len(self._memory) >= 2 * self.guard.sample:
-            known = self._memory.draw(self.guard.sample)
-            present = probabilities(engine.method.predicted(engine, known.images).logits)
-            answers = torch.stack([known.source.argmax(1), present.argmax(1)])
-            self._pending += [lost_spread(known.source, present), answers]
-        self._pending.append(engine.distance())
-        if not self.judge.suspicious:
-            # What is suspected must not push out what it is judged by.
-            part = slice(max(1, self.guard.memory // _LOOKS_REMEMBERED))
-            self._memory.remember(Compared(fresh.images[part], source[part]))
+        """Compare on the queue's samples and on a part of the memory; everything stays on the device."""
+        known = (
+            [] if self._resting or len(self._memory) < 2 * self.guard.sample else self._memory.draw(self.guard.sample)
+        )
+        # Whole samples: few shapes suit the kernels.
+        latest = self._queue.take(len(self._queue) // self.guard.sample * self.guard.sample)
+        newcomers = max(1, self.guard.memory // _LOOKS_REMEMBERED)
+        self._pending = Comparison.of(engine, self._shadow, latest, known, newcomers)
 
     def _finish_look(self, engine: Engine) -> None:
         """Read the numbers of the last look, judge them, act."""
-        if not self._pending:
+        if self._pending is None:
             return
-        sizes = [part.numel() for part in self._pending]
-        numbers = torch.cat([part.reshape(-1).double() for part in self._pending]).tolist()
-        self._pending = []
-        parts = _split(numbers, sizes)
-        fresh, new, distance = parts[0], parts[1], parts[-1]
-        remembered, old = (parts[2], parts[3]) if len(parts) > 3 else ([], [])
-        source, adapted = _halves(new)
-        further = _halves(old)
-        look = Look(
-            fresh=fresh,
-            remembered=remembered,
-            source=source + further[0],
-            adapted=adapted + further[1],
-            disagreement=sum(s != a for s, a in zip(source, adapted, strict=True)) / len(source),
-            distance=distance[0],
-            top_share=max(map(adapted.count, adapted)) / len(adapted),
-            source_top_share=max(map(source.count, source)) / len(source),
-        )
+        look, newcomers = self._pending.read(engine)
+        self._pending = None
         self.last_look = look
         decision = self.judge.see(look, can_return=self._refuge() is not None)
+        if not self.judge.suspicious:
+            # What is suspected must not push out what it is judged by.
+            self._memory.remember(newcomers)
         self._follow_suspicion(engine)
         if self._metrics is not None:
             self._metrics.show(look, self.judge)
@@ -177,7 +185,7 @@ class Watch:
             self._suspected_since = self._suspected_since or judge.images
             return
         self._suspected_since = None
-        if judge.ladder.rung == Rung.LEARN:
+        if judge.ladder.rung in (Rung.LEARN, Rung.TRIAL):
             self._snapshots.keep(engine, judge.images)
 
     def _refuge(self) -> Snapshot | None:
@@ -198,16 +206,19 @@ class Watch:
             self._audit.write(
                 "decision", action=action, look=decision.look, images=decision.images, acted=self.guard.act, **facts
             )
-        if not self.guard.act:
+        if not self.guard.act or decision.action not in (Rung.SNAPSHOT, Rung.SOURCE):
             return
         if decision.action == Rung.SNAPSHOT:
             snapshot = self._refuge()
             assert snapshot is not None
             snapshot.restore(engine)
             self._snapshots.drop_after(snapshot.images)
-        elif decision.action == Rung.SOURCE:
+        else:
             engine.restart()
             self._snapshots.clear()
+        # What the old weights answered says nothing about these.
+        self._pending, self._suspected_since = None, None
+        self._queue.clear()
 
     def _state(self, look: Look) -> dict[str, object]:
         judge = self.judge
@@ -222,21 +233,8 @@ class Watch:
             "distance": look.distance,
             "lost_spread": _mean(look.fresh),
             "lost_spread_memory": _mean(look.remembered),
+            "lost_certainty": _mean(look.certainty),
         }
-
-
-def _split(numbers: list[float], sizes: list[int]) -> list[list[float]]:
-    parts, start = [], 0
-    for size in sizes:
-        parts.append(numbers[start : start + size])
-        start += size
-    return parts
-
-
-def _halves(answers: list[float]) -> tuple[list[int], list[int]]:
-    half = len(answers) // 2
-    whole = [int(answer) for answer in answers]
-    return whole[:half], whole[half:]
 
 
 def _mean(values: Sequence[float]) -> float:
