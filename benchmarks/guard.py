@@ -80,7 +80,7 @@ class Pools:
     def __getitem__(self, network: str) -> Pool:
         args = self._args
         if network not in self._open:
-            self._open = {network: open_pool(network, args.pool, args.device, testbed=args.testbed, atlas=args.atlas)}
+            self._open[network] = open_pool(network, args.pool, args.device, testbed=args.testbed, atlas=args.atlas)
         return self._open[network]
 
 
@@ -99,25 +99,21 @@ def streams(args: argparse.Namespace, journal: Journal | None, say: Say) -> None
 
 
 def false_alarms(args: argparse.Namespace, journal: Journal | None, say: Say) -> None:
-    """Streams in an order of chance, the same one every time, a network after the other so that images are made once."""
+    """Streams of all networks in an order of chance, the same one every time, until there were enough batches."""
     pools = Pools(args)
-    finished = set() if journal is None else journal.finished()
-    known = [] if journal is None else journal.rows
+    known = {} if journal is None else {row["key"]: row for row in journal.rows}
     chosen = list(settings(args))
     random.Random(0).shuffle(chosen)
-    share = args.batches / len(args.networks)
-    for network in args.networks:
-        batches = sum(row["batches"] for row in known if row["cell"]["network"] == network)
-        for setting in chosen:
-            if setting.network != network or setting.key in finished or batches >= share:
-                continue
-            began = time.perf_counter()
-            guard = wildtta.Guard(seed=setting.seed)
-            row = run_stream(pools[network], setting, guard, plain=None)
-            batches += row["batches"]
-            say({**row, "s": round(time.perf_counter() - began, 1)})
-        if batches < share:
-            print(f"{network}: only {batches:,} of {share:,.0f} batches; give more --seeds", flush=True)
+    batches = sum(known[setting.key]["batches"] for setting in chosen if setting.key in known)
+    for setting in chosen:
+        if setting.key in known or batches >= args.batches:
+            continue
+        began = time.perf_counter()
+        row = run_stream(pools[setting.network], setting, wildtta.Guard(seed=setting.seed), plain=None)
+        batches += row["batches"]
+        say({**row, "s": round(time.perf_counter() - began, 1)})
+    if batches < args.batches:
+        print(f"only {batches:,} of {args.batches:,} batches; give more --seeds", flush=True)
 
 
 def stopped_table(rows: list[Row]) -> str:

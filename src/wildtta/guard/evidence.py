@@ -16,7 +16,7 @@ weakness by the entropy of the mean answer.
 
     K = E 1[answers differ] (max_c p_c(x) − max_c q_c(x)),    p of the source, q of the adapted network
 
-For calibrated networks K is the accuracy that was lost: where they agree nothing is. It sees what spread cannot: an
+Where each network is right as often as it says, K is the accuracy that was lost. (Where they agree nothing is.) It sees what spread cannot: an
 adapted network whose answers scatter although the stream shows one class at a time, as batch statistics make them do.
 Entropy minimisation makes certain whatever it does, so a negative K proves nothing.
 

@@ -68,6 +68,8 @@ class Watch:
         self, engine: Engine, images: Tensor, learn: Callable[[Tensor], Answer], predict: Callable[[Tensor], Answer]
     ) -> Answer:
         """Answer a batch by ``learn``, as far as the present rung lets it, and look at the answer."""
+        if self._close:  # a batch earlier, at the price of waiting for the device
+            self._finish_look(engine)
         call = images if engine.inputs is None else engine.inputs
         scale, by_source = self.step_scale, self.source_answers
         if scale == 0:
@@ -111,12 +113,15 @@ class Watch:
         """Whether the source answers alone, so that there is nothing to compare."""
         return self.guard.act and self.judge.ladder.rung == Rung.SOURCE
 
+    @property
+    def _close(self) -> bool:
+        """Whether to look closely. At the start nothing is known, and there is nothing to go back to but the source."""
+        return self.judge.suspicious or self.judge.images <= _LAG
+
     def _observe(self, engine: Engine, call: Call, logits: Tensor) -> None:
         self._finish_look(engine)
         self.judge.images += len(logits)
-        # At the start nothing is known and there is nothing to go back to but the source.
-        close = self.judge.suspicious or self.judge.images <= _LAG
-        closer = _CLOSER if close and not self._resting else 1.0
+        closer = _CLOSER if self._close and not self._resting else 1.0
         self._queue.share = min(1.0, closer * self.guard.shadow)
         self._queue.add(call, probabilities(logits))
         if len(self._queue) >= self.guard.sample:
