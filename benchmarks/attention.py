@@ -52,9 +52,7 @@ def milliseconds(work: Callable[[], object], device: str, repetitions: int) -> f
     return statistics.median(times)
 
 
-def passes(
-    function: Function, inputs: list[Tensor], slope: Tensor
-) -> tuple[Callable[[], object], Callable[[], object]]:
+def passes(function: Function, inputs: list[Tensor], slope: Tensor) -> tuple[Callable[[], object], Callable[[], object]]:
     """A forward pass without a graph, and forward and backward."""
 
     def forward() -> None:
@@ -91,9 +89,7 @@ def of_joined(attend: Function, heads: int) -> Function:
 def show(
     name: str, function: Function, exact: Function, inputs: list[Tensor], slope: Tensor, arguments: argparse.Namespace
 ) -> None:
-    forward, both = (
-        milliseconds(work, arguments.device, arguments.repetitions) for work in passes(function, inputs, slope)
-    )
+    forward, both = (milliseconds(work, arguments.device, arguments.repetitions) for work in passes(function, inputs, slope))
     result, gradient = errors(function, exact, inputs, slope)
     print(f"{name:44} {forward:8.3f} {both:8.3f} {both - forward:8.3f} {result:10.1e} {gradient:10.1e}", flush=True)
 
@@ -105,9 +101,7 @@ def header() -> None:
 def attention(arguments: argparse.Namespace) -> None:
     """The table of attention."""
     heads, width = arguments.heads, arguments.width
-    made = torch.randn(
-        arguments.batch, arguments.tokens, 3 * heads * width, device=arguments.device, requires_grad=True
-    )
+    made = torch.randn(arguments.batch, arguments.tokens, 3 * heads * width, device=arguments.device, requires_grad=True)
     slope = torch.randn(arguments.batch, arguments.tokens, heads * width, device=arguments.device)
     native = of_joined(F.scaled_dot_product_attention, heads)
     show("attention, torch", native, native, [made], slope, arguments)
@@ -133,9 +127,7 @@ def sweep(made: Tensor, slope: Tensor, arguments: argparse.Namespace) -> None:
         found = []
         for size in itertools.product((32, 64, 128), (32, 64, 128), (4, 8), (1, 2, 3)):
             plan = usual._replace(**{name: Blocks(*size), "rounded": rounded})
-            ours = of_joined(
-                lambda q, k, v, plan=plan: attention_kernels.attention(q, k, v, None, plan), arguments.heads
-            )
+            ours = of_joined(lambda q, k, v, plan=plan: attention_kernels.attention(q, k, v, None, plan), arguments.heads)
             forward, both = passes(ours, [made], slope)
             try:
                 ms = milliseconds(forward if name == "forward" else both, "cuda", 5)
@@ -162,14 +154,7 @@ def layer_norm(arguments: argparse.Namespace) -> None:
     for dtype in (torch.float32, torch.bfloat16):
         kind = str(dtype).removeprefix("torch.")
         slope = torch.randn(rows, width, device=device).to(dtype)
-        show(
-            f"LayerNorm, torch, to {kind}",
-            lambda *given, to=dtype: native(*given).to(to),
-            native,
-            inputs,
-            slope,
-            arguments,
-        )
+        show(f"LayerNorm, torch, to {kind}", lambda *given, to=dtype: native(*given).to(to), native, inputs, slope, arguments)
         if device == "cuda":
             from wildtta.kernels import layer_norm as layer_norm_kernels
 
@@ -188,9 +173,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=64, help="of a head")
     parser.add_argument("--repetitions", type=int, default=20)
     parser.add_argument("--sweep", action="store_true", help="try other blocks of work (minutes: each is compiled)")
-    parser.add_argument(
-        "--cut", action="store_true", help="cut operands off to TF32, as the hardware does, instead of rounding"
-    )
+    parser.add_argument("--cut", action="store_true", help="cut operands off to TF32, as the hardware does, instead of rounding")
     arguments = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = True
     print(f"# {machine(arguments.device)}\n# {' '.join(sys.argv)}", flush=True)

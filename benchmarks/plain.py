@@ -174,7 +174,9 @@ def sar2(
     return step
 
 
-def steady(network: nn.Module, head: nn.Linear, names: list[str], *, lr: float, threshold: float, bank: Tensor) -> Step:
+def steady(
+    network: nn.Module, head: nn.Linear, names: list[str], *, lr: float, threshold: float, bank: Tensor
+) -> Step:
     """Steady, our own method, with its default options: one pass, gradient bound, source pull, class cap."""
     parameters = prepare(network, names)
     optimizer = torch.optim.SGD(parameters, lr=40 * lr, foreach=False)

@@ -250,16 +250,12 @@ def arguments_of(given: list[str] | None) -> argparse.Namespace:
         parser.add_argument(f"--{axis}", type=numbers, default=None, help=f"sizes of the axis (default: {AXES[axis]})")
     parser.add_argument("--steps", type=int, default=None, help=f"longest stream (default: {STREAM_LIMITS})")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (one: the clearest exponents; default)")
-    parser.add_argument(
-        "--quick", action="store_true", help="fewer sizes, one run each, 1000 steps: a look, not a result"
-    )
+    parser.add_argument("--quick", action="store_true", help="fewer sizes, one run each, 1000 steps: a look, not a result")
     parser.add_argument("--share", action="store_true", help="instead: the share of SAR²'s step that is bank, R and I")
     parser.add_argument("--models", default="resnet50_gn,vit_base_patch16_224", help="with --share: timm networks")
     parser.add_argument("--batches", type=numbers, default=(64, 1), help="with --share: batch sizes")
     parser.add_argument("--precision", default="fp32,tf32,auto", help="with --share: of the passes")
-    parser.add_argument(
-        "--repetitions", type=int, default=None, help="with --share; default: 20 on a GPU, 5 on the CPU"
-    )
+    parser.add_argument("--repetitions", type=int, default=None, help="with --share; default: 20 on a GPU, 5 on the CPU")
     parser.add_argument("--json", type=Path, default=None)
     return parser.parse_args(given)
 
@@ -290,9 +286,7 @@ def main(given: list[str] | None = None) -> None:
                     limit = arguments.steps or (1000 if arguments.quick else limit)
                     for found in measure_stream(method, limit, device, say):
                         points.append(found)
-                        say(
-                            f"steps, {method}: {found.size:,} done, {found.ms:.3f} ms a step, {found.resident_mb:.0f} MiB"
-                        )
+                        say(f"steps, {method}: {found.size:,} done, {found.ms:.3f} ms a step, {found.resident_mb:.0f} MiB")
                 continue
             for size in getattr(arguments, axis) or (QUICK if arguments.quick else AXES)[axis]:
                 gc.collect()

@@ -114,9 +114,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def run(
-    models: list[str], batches: list[int], precisions: list[str], device: str, repetitions: int
-) -> list[dict[str, Any]]:
+def run(models: list[str], batches: list[int], precisions: list[str], device: str, repetitions: int) -> list[dict[str, Any]]:
     """All combinations, with a line each as they come."""
     rows = []
     for model in models:
@@ -125,8 +123,5 @@ def run(
                 gc.collect()
                 rows.append(measure(model, batch, precision, device, repetitions))
                 found = rows[-1]
-                print(
-                    f"# {model}, batch {batch}, {precision}: {found['share']:.1%} of {found['step_ms']:.2f} ms",
-                    flush=True,
-                )
+                print(f"# {model}, batch {batch}, {precision}: {found['share']:.1%} of {found['step_ms']:.2f} ms", flush=True)
     return rows

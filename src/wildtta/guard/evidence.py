@@ -16,9 +16,9 @@ weakness by the entropy of the mean answer.
 
     K = E 1[answers differ] (max_c p_c(x) − max_c q_c(x)),    p of the source, q of the adapted network
 
-Where each network is right as often as it says, K is the accuracy that was lost. (Where they agree nothing is.) It sees what spread cannot: an
-adapted network whose answers scatter although the stream shows one class at a time, as batch statistics make them do.
-Entropy minimisation makes certain whatever it does, so a negative K proves nothing.
+Where each network is right as often as it says, K is the accuracy that was lost. (Where they agree nothing is.) It sees
+what spread cannot: an adapted network whose answers scatter although the stream shows one class at a time, as batch
+statistics make them do. Entropy minimisation makes certain whatever it does, so a negative K proves nothing.
 
 **Takeover.** Where one class takes over, its share is the fastest sign: how often does the adapted network answer c, and how
 often the source? The class is the one that had gained most some 640 images earlier. So the bet on it is fixed before
