@@ -13,7 +13,8 @@ adaptation before the first alarm.
 
 ``false-alarms`` runs the default method with a guard along benign streams (every scenario and corruption, severities 3 and 5)
 until there were so many batches. Where an alarm is raised the stream runs without the guard too; where none is, the guard
-changes no number (a test says so), so what is gained is kept.
+changes no number (a test says so), so what is gained is kept. ``--replays 20`` lets 20 more guards with other draws judge each
+stream's answers, without the comparison on remembered images: the chance in the guard's promise is that of its draws.
 
 ``cost`` times a step of batch 64 without a guard, with one that never looks, and with the default.
 
@@ -104,16 +105,24 @@ def false_alarms(args: argparse.Namespace, journal: Journal | None, say: Say) ->
     known = {} if journal is None else {row["key"]: row for row in journal.rows}
     chosen = list(settings(args))
     random.Random(0).shuffle(chosen)
-    batches = sum(known[setting.key]["batches"] for setting in chosen if setting.key in known)
+    batches = sum(judged(known[setting.key]) for setting in chosen if setting.key in known)
     for setting in chosen:
         if setting.key in known or batches >= args.batches:
             continue
         began = time.perf_counter()
-        row = run_stream(pools[setting.network], setting, wildtta.Guard(seed=setting.seed), plain=None)
-        batches += row["batches"]
+        row = run_stream(
+            pools[setting.network], setting, wildtta.Guard(seed=setting.seed), plain=None, replays=args.replays
+        )
+        batches += judged(row)
         say({**row, "s": round(time.perf_counter() - began, 1)})
     if batches < args.batches:
         print(f"only {batches:,} of {args.batches:,} batches; give more --seeds", flush=True)
+
+
+def judged(row: Row) -> int:
+    """Batches that a guard has judged, those of the replays included."""
+    number: int = row["batches"] * (1 + row["replays"])
+    return number
 
 
 def stopped_table(rows: list[Row]) -> str:
@@ -153,8 +162,11 @@ def benign_table(rows: list[Row]) -> str:
             f"| {gain:+.2f} | {kept:+.2f} |"
         )
     batches, raised = sum(row["batches"] for row in rows), sum(row["guarded"]["alarms"] for row in rows)
+    again, replayed = sum(map(judged, rows)) - batches, sum(row["replayed_alarms"] for row in rows)
+    share = 1e4 * (raised + replayed) / (batches + again)
     lines.append(
-        f"\n{len(rows)} streams, {batches:,} batches, {raised} alarms: {1e4 * raised / batches:.2f} in 10⁴ batches"
+        f"\n{len(rows)} streams: {batches:,} batches, {raised} alarms; judged again with other draws: {again:,} batches, "
+        f"{replayed} alarms; together {share:.2f} in 10⁴ batches"
     )
     return "\n".join(lines)
 
@@ -244,6 +256,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--draws", type=int, default=100, help="images of a class in a row in class order")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--batches", type=int, default=100_000, help="for false-alarms: of all networks together")
+    parser.add_argument("--replays", type=int, default=0, help="for false-alarms: more guards that judge each stream")
     parser.add_argument("--steps", type=int, default=200, help="for cost")
     parser.add_argument("--precision")
     parser.add_argument("--guarded-only", action="store_true")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,11 @@ from torch import Tensor
 
 import wildtta
 from pools import Pool
-from wildtta.guard.judge import Decision
+from wildtta.guard.evidence import lost_certainty, lost_spread, probabilities
+from wildtta.guard.judge import Decision, Judge, Look
+from wildtta.guard.ladder import Ladder
+from wildtta.guard.memory import Queue
+from wildtta.guard.watch import CLOSER, START
 from wildtta.metrics.collapse import collapsed
 from wildtta.streams import Domain, Stream, build
 
@@ -95,16 +100,16 @@ class StreamImages:
     def _batch(self, domain: Array, index: Array) -> Tensor:
         return self._pool.prepare(self._layers[torch.from_numpy(domain), torch.from_numpy(index)])
 
-    def not_adapted(self) -> Array:
-        """The source network's answers along the stream; an image that comes again is answered once."""
+    def not_adapted(self) -> Tensor:
+        """The source network's probabilities along the stream, [n, C]; an image that comes again is answered once."""
         places = self._stream.domain * len(self._pool.labels) + self._stream.index
         kinds, back = np.unique(places, return_inverse=True)
         network = self._pool.build()
         found = []
         for part in np.array_split(kinds, -(-len(kinds) // 256)):
             with torch.no_grad():
-                found.append(network(self._batch(*np.divmod(part, len(self._pool.labels)))).argmax(1).cpu().numpy())
-        return np.concatenate(found)[back]
+                found.append(probabilities(network(self._batch(*np.divmod(part, len(self._pool.labels))))).cpu())
+        return torch.cat(found)[torch.from_numpy(back)]
 
 
 def fall(adapted: Array, none: Array, until: int) -> float:
@@ -141,25 +146,70 @@ def _summary(given: Array, truth: Array, none: Array) -> Row:
     }
 
 
-def _answers(model: wildtta.Adapter, batches: StreamImages) -> Array:
-    return np.concatenate([model(batch).argmax(1).cpu().numpy() for batch in batches])
+def _answers(model: wildtta.Adapter, batches: StreamImages) -> Tensor:
+    """Probabilities along the stream, [n, C]."""
+    return torch.cat([probabilities(model(batch)).cpu() for batch in batches])
 
 
-def run_stream(pool: Pool, setting: Setting, guard: wildtta.Guard, *, plain: bool | None) -> Row:
-    """One row. ``plain``: whether to run without the guard too; None: only after an alarm, as nothing differs before one."""
+def replayed_alarms(source: Tensor, adapted: Tensor, batch_size: int, guard: wildtta.Guard) -> int:
+    """How often a guard with other draws would have acted on recorded answers; 0 or 1, as after that they would differ.
+
+    The comparison on remembered images is left out: it needs the weights of that moment.
+    """
+    judge = Judge(Ladder(guard.false_alarms))
+    queue = Queue(guard.shadow, random.Random(guard.seed))
+    numbers = torch.arange(len(source))[:, None]
+    for batch in range(0, len(source), batch_size):
+        rows = slice(batch, batch + batch_size)
+        judge.images += len(source[rows])
+        closely = judge.suspicious or judge.images <= START
+        queue.share = min(1.0, CLOSER * guard.shadow if closely else guard.shadow)
+        queue.add(numbers[rows], adapted[rows])
+        drawn = queue.take(len(queue) // guard.sample * guard.sample)
+        if not drawn:
+            continue
+        places = torch.cat([one.sample.call.flatten() for one in drawn if isinstance(one.sample.call, Tensor)])
+        first, second = source[places], adapted[places]
+        look = Look(
+            fresh=lost_spread(first, second).tolist(),
+            remembered=[],
+            source=first.argmax(1).tolist(),
+            adapted=second.argmax(1).tolist(),
+            certainty=lost_certainty(first, second).tolist(),
+        )
+        if judge.see(look, can_return=False) is not None:
+            return 1
+    return 0
+
+
+def run_stream(pool: Pool, setting: Setting, guard: wildtta.Guard, *, plain: bool | None, replays: int = 0) -> Row:
+    """One row.
+
+    Args:
+        pool: images and network.
+        setting: which stream, which method.
+        guard: what watches.
+        plain: whether to run without the guard too; None: only after an alarm, as nothing differs before one.
+        replays: how many more guards with other draws judge the answers, where there was no alarm.
+    """
     batches = StreamImages(pool, setting.stream(pool.labels.cpu().numpy()))
-    truth, none = batches.labels, batches.not_adapted()
+    source = batches.not_adapted()
+    truth, none = batches.labels, source.argmax(1).numpy()
     model = setting.adapter(pool, guard)
-    guarded = _answers(model, batches)
+    adapted = _answers(model, batches)
+    guarded = adapted.argmax(1).numpy()
     raised = alarms(model.guard.decisions, guard.false_alarms)
     first = min((d.images for d in raised), default=None)
     right = guarded == truth
+    others = [dataclasses.replace(guard, seed=1000 + k, audit=None) for k in range(0 if raised else replays)]
     row: Row = {
         "key": setting.key,
         "status": "ok",
         "cell": dataclasses.asdict(setting),
         "seen": len(truth),
         "batches": -(-len(truth) // setting.batch_size),
+        "replays": len(others),
+        "replayed_alarms": sum(replayed_alarms(source, adapted, setting.batch_size, other) for other in others),
         "none": 100 * float((none == truth).mean()),
         "curves": {"not adapted": curve(none == truth), f"{setting.method}, guard": curve(right)},
         "guarded": {
@@ -173,7 +223,7 @@ def run_stream(pool: Pool, setting: Setting, guard: wildtta.Guard, *, plain: boo
         },
     }
     if plain or (plain is None and raised):
-        given = _answers(setting.adapter(pool, None), batches)
+        given = _answers(setting.adapter(pool, None), batches).argmax(1).numpy()
         row["plain"] = _summary(given, truth, none)
         row["curves"][setting.method] = curve(given == truth)
     elif plain is None:

@@ -32,10 +32,12 @@ if TYPE_CHECKING:
 _SLOW = 0.25
 _LAG = 1280
 """Images by which suspicion may follow what caused it."""
+START = 1280
+"""Images of the beginning, where nothing is known yet."""
 _SNAPSHOTS, _APART = 4, 640
 _LOOKS_REMEMBERED = 32
 """Looks until the memory has been replaced once: 10,000 images with the default."""
-_CLOSER = 10.0
+CLOSER = 10.0
 """The shadow's share is so many times as large at the start, and while something is suspected: every image by default."""
 
 
@@ -115,13 +117,13 @@ class Watch:
 
     @property
     def _close(self) -> bool:
-        """Whether to look closely. At the start nothing is known, and there is nothing to go back to but the source."""
-        return self.judge.suspicious or self.judge.images <= _LAG
+        """Whether to look closely: at the start there is nothing to go back to but the source."""
+        return self.judge.suspicious or self.judge.images <= START
 
     def _observe(self, engine: Engine, call: Call, logits: Tensor) -> None:
         self._finish_look(engine)
         self.judge.images += len(logits)
-        closer = _CLOSER if self._close and not self._resting else 1.0
+        closer = CLOSER if self._close and not self._resting else 1.0
         self._queue.share = min(1.0, closer * self.guard.shadow)
         self._queue.add(call, probabilities(logits))
         if len(self._queue) >= self.guard.sample:
