@@ -16,7 +16,8 @@ until there were so many batches. Where an alarm is raised the stream runs witho
 changes no number (a test says so), so what is gained is kept. ``--replays 20`` lets 20 more guards with other draws judge each
 stream's answers, without the comparison on remembered images: the chance in the guard's promise is that of its draws.
 
-``cost`` times a step of batch 64 without a guard, with one that never looks, and with the default.
+``cost`` times a step of batch 64 without a guard, with one that never looks, and with the default, at the start of its life
+(where it looks at every image, then at fewer and fewer) and after a million images.
 
 With ``--journal`` a finished stream is not run again: break off and give the same command to go on.
 """
@@ -207,14 +208,17 @@ def cost(args: argparse.Namespace, journal: Journal | None, say: Say) -> None:
     networks = {"resnet50_gn": lambda: resnet50(norm_layer=lambda width: nn.GroupNorm(32, width)), "vit_b_16": vit_b_16}
     for name, build_network in networks.items():
         batches = [torch.randn(64, 3, 224, 224, device=args.device) for _ in range(4)]
-        for label, guard in (
-            ("no guard", None),
-            ("no shadow", wildtta.Guard(shadow=1e-9)),
-            ("guard", wildtta.Guard()),
-            ("no guard again", None),
+        for label, guard, age in (
+            ("no guard", None, 0),
+            ("no shadow", wildtta.Guard(shadow=1e-9), 0),
+            ("guard, at the start", wildtta.Guard(), 0),
+            ("guard", wildtta.Guard(), 1_000_000),
+            ("no guard again", None, 0),
         ):
             network = build_network().to(args.device)
             model = wildtta.adapt(network, args.method, precision=args.precision or "tf32", lr=1e-9, guard=guard)
+            if guard is not None:
+                model.guard.judge.images = age
             times = [_timed(model, batches[step % 4]) for step in range(args.steps)][args.steps // 4 :]
             print(
                 json.dumps(

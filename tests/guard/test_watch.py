@@ -90,7 +90,7 @@ def _force(model: wildtta.Adapter, monkeypatch: pytest.MonkeyPatch, action: Rung
     """The next look finds overwhelming evidence."""
     ladder = model.guard.judge.ladder
 
-    def judge(evidence: float, *, suspicious: bool, can_return: bool) -> Rung:
+    def judge(evidence: float, *, suspicious: bool, can_return: bool, images: int) -> Rung:
         ladder.rung = min(action, Rung.PAUSE)
         return action
 
@@ -99,11 +99,12 @@ def _force(model: wildtta.Adapter, monkeypatch: pytest.MonkeyPatch, action: Rung
 
 @pytest.mark.parametrize("method", ["tent", "sar2", "cotta", "rotta"])
 def test_going_back_to_a_snapshot_is_exact_and_keeps_the_counters(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = wildtta.adapt(build("gn_resnet"), method, lr=0.001, guard=SMALL)
+    monkeypatch.setattr("wildtta.guard.watch._LAG", 256)
+    model = wildtta.adapt(build("gn_resnet"), method, lr=1e-4, guard=SMALL)
     watch = model.guard
-    for batch in batches("gn_resnet", 4, 512):
+    for batch in batches("gn_resnet", 8, 64):
         model(batch)
-    snapshot = watch._snapshots.before(watch.judge.images - 1280)
+    snapshot = watch._snapshots.before(watch.judge.images - 256)
     assert snapshot is not None
     wanted = {name: value.clone() for name, value in snapshot.memory.items()}
     _force(model, monkeypatch, Rung.SNAPSHOT)
@@ -188,7 +189,7 @@ def test_a_trial_that_is_passed_ends_in_learning_with_what_it_learned(monkeypatc
             break
     monkeypatch.undo()
     ladder = model.guard.judge.ladder
-    ladder.rung, ladder.returns, ladder.rest, ladder.patience = Rung.SOURCE, 1, 2, 2
+    ladder.rung, ladder.returns, ladder.rest, ladder.patience = Rung.SOURCE, 1, 32, 32
     seen = []
     for batch in stream:
         model(batch)

@@ -25,11 +25,19 @@ class Audit:
         self._told = False
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.path.open("a", encoding="utf-8").close()
+            self._open()
         except OSError as error:
             raise OSError(
                 f"audit={str(path)!r} cannot be written to ({error}); give a file in a writable folder"
             ) from error
+
+    def _open(self) -> None:
+        """Make the file; a last line that a crash cut off goes, so that the next one is whole."""
+        with self.path.open("a+b") as file:
+            file.seek(0)
+            content = file.read()
+            if not content.endswith(b"\n"):
+                file.truncate(content.rfind(b"\n") + 1)
 
     def write(self, kind: str, **facts: Any) -> None:
         """One line: ``kind`` is "start", "look" or "decision"."""

@@ -92,6 +92,8 @@ class Judge:
     looks: int = 0
     images: int = 0
     """Seen by the guard so far; the caller counts them."""
+    _judged: int = 0
+    """Of them, those up to the last look."""
 
     @property
     def evidence(self) -> float:
@@ -132,7 +134,8 @@ class Judge:
     def _decide(self, can_return: bool) -> Decision | None:
         evidence = self.evidence
         before = self.ladder.rung
-        action = self.ladder.judge(evidence, suspicious=self.suspicious, can_return=can_return)
+        since, self._judged = self.images - self._judged, self.images
+        action = self.ladder.judge(evidence, suspicious=self.suspicious, can_return=can_return, images=since)
         if action is None:
             return None
         decision = Decision(

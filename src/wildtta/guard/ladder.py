@@ -35,19 +35,19 @@ class Ladder:
 
     bound: float
     """α of the first rung; the next ones need 3 and 10 times the evidence."""
-    patience: int = 10
-    """Healthy looks in a row before one rung down; looks of the first rest and of the first trial."""
-    probation: int = 80
-    """Looks after the end of a rest in which the next alarm leads to the source."""
+    patience: int = 3200
+    """Healthy images in a row before one rung down; those of the first rest and of the first trial."""
+    probation: int = 25_600
+    """Images after the end of a rest in which the next alarm leads to the source."""
     rung: Rung = Rung.LEARN
     healthy: int = 0
     rest: int = 0
-    """Looks for which nothing learns, whatever is seen."""
+    """Images for which nothing learns, whatever is seen."""
     on_probation: int = 0
-    """Looks for which it lasts, rest and trial not counted."""
+    """Images for which it lasts, rest and trial not counted."""
     returns: int = 0
 
-    def judge(self, evidence: float, *, suspicious: bool, can_return: bool) -> Rung | None:
+    def judge(self, evidence: float, *, suspicious: bool, can_return: bool, images: int) -> Rung | None:
         """The action that one look calls for: a rung to climb or go down to, or None.
 
         After SNAPSHOT the ladder itself stands on PAUSE. On a return, and on every way down, the wealths start again; on
@@ -57,13 +57,14 @@ class Ladder:
             evidence: e so far.
             suspicious: whether this look speaks against the null at all.
             can_return: whether there is a healthy snapshot.
+            images: that were seen since the last look.
         """
-        self.healthy = 0 if suspicious else self.healthy + 1
-        self.rest = max(0, self.rest - 1)
+        self.healthy = 0 if suspicious else self.healthy + images
+        self.rest = max(0, self.rest - images)
         if self.rung == Rung.SOURCE:
             return None if self.rest else self._stand(Rung.TRIAL)
         if self.rung < Rung.TRIAL and not self.rest:
-            self.on_probation = max(0, self.on_probation - 1)
+            self.on_probation = max(0, self.on_probation - images)
         if evidence >= (1 if self.on_probation else 10) / self.bound:
             return self._back(can_return)
         if self.rung == Rung.TRIAL:
@@ -78,7 +79,7 @@ class Ladder:
 
     @property
     def _length(self) -> int:
-        """Looks of the latest rest, and of the trial after it: patience · 2^(returns − 1)."""
+        """Images of the latest rest, and of the trial after it: patience · 2^(returns − 1)."""
         return self.patience << (self.returns - 1)
 
     def _stand(self, rung: Rung) -> Rung:

@@ -30,15 +30,25 @@ if TYPE_CHECKING:
     from wildtta.guard.guard import Guard
 
 _SLOW = 0.25
-_LAG = 1280
-"""Images by which suspicion may follow what caused it."""
 START = 1280
-"""Images of the beginning, where nothing is known yet."""
-_SNAPSHOTS, _APART = 4, 640
+"""Images of the beginning, where every image is looked at."""
+_LAG = 5120
+"""Images by which suspicion may follow what caused it: a drift is small for long before it can be told from chance."""
+_SNAPSHOTS, _APART = 4, 2560
 _LOOKS_REMEMBERED = 32
 """Looks until the memory has been replaced once: 10,000 images with the default."""
 CLOSER = 10.0
-"""The shadow's share is so many times as large at the start, and while something is suspected: every image by default."""
+"""The shadow's share is so many times as large at the start and while something is suspected: every image by default."""
+
+
+def share_of(guard: Guard, age: int, *, suspicious: bool) -> float:
+    """The share of images that the shadow answers, for a network that has learned for ``age`` images.
+
+    It falls as 1/age after the start. A collapse that takes T images to develop is then seen by about as many looks
+    whatever T is, until the default share is reached at ten times the start.
+    """
+    closer = CLOSER if suspicious else CLOSER * START / max(age, START)
+    return min(1.0, guard.shadow * max(1.0, closer))
 
 
 class Watch:
@@ -59,6 +69,7 @@ class Watch:
         self._snapshots = Snapshots(_SNAPSHOTS, _APART)
         self._pending: Comparison | None = None
         self._suspected_since: int | None = None
+        self._began = 0
         self._audit = None if guard.audit is None else Audit(guard.audit)
         self._metrics = guard.metrics()
         if self._audit is not None:
@@ -118,13 +129,20 @@ class Watch:
     @property
     def _close(self) -> bool:
         """Whether to look closely: at the start there is nothing to go back to but the source."""
-        return self.judge.suspicious or self.judge.images <= START
+        return self.judge.suspicious or self._age <= START
+
+    @property
+    def _age(self) -> int:
+        """Images since learning began, or began anew."""
+        return self.judge.images - self._began
 
     def _observe(self, engine: Engine, call: Call, logits: Tensor) -> None:
         self._finish_look(engine)
         self.judge.images += len(logits)
-        closer = CLOSER if self._close and not self._resting else 1.0
-        self._queue.share = min(1.0, closer * self.guard.shadow)
+        plain = self.guard.shadow
+        self._queue.share = (
+            plain if self._resting else share_of(self.guard, self._age, suspicious=self.judge.suspicious)
+        )
         self._queue.add(call, probabilities(logits))
         if len(self._queue) >= self.guard.sample:
             self._look(engine)
@@ -146,6 +164,7 @@ class Watch:
         self._memory.clear()
         self._snapshots.clear()
         self._suspected_since = None
+        self._began = 0
         self.judge = Judge(Ladder(self.guard.false_alarms))
 
     def labelled(self, engine: Engine, images: Tensor, labels: Tensor) -> None:
@@ -223,6 +242,7 @@ class Watch:
         else:
             engine.restart()
             self._snapshots.clear()
+            self._began = decision.images
         # What the old weights answered says nothing about these.
         self._pending, self._suspected_since = None, None
         self._queue.clear()
