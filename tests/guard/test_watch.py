@@ -114,7 +114,7 @@ def test_going_back_to_a_snapshot_is_exact_and_keeps_the_counters(method: str, m
         if watch.decisions:
             break
     assert watch.decisions[0].action == Rung.SNAPSHOT
-    assert model.cost.forwards > forwards
+    assert model.cost.forwards >= forwards > 256
     if snapshot.parameters is not None:
         torch.testing.assert_close(model.engine.learnables.vector(), snapshot.parameters, rtol=0, atol=0)
     for name, value in wanted.items():
