@@ -21,7 +21,7 @@ from wildtta.guard.evidence import lost_certainty, lost_spread, probabilities
 from wildtta.guard.judge import Decision, Judge, Look
 from wildtta.guard.ladder import Ladder
 from wildtta.guard.memory import Queue
-from wildtta.guard.watch import share_of
+from wildtta.guard.pace import share_of
 from wildtta.metrics.collapse import collapsed
 from wildtta.streams import Domain, Stream, build
 
@@ -162,7 +162,7 @@ def replayed_alarms(source: Tensor, adapted: Tensor, batch_size: int, guard: wil
     for batch in range(0, len(source), batch_size):
         rows = slice(batch, batch + batch_size)
         judge.images += len(source[rows])
-        queue.share = share_of(guard, judge.images, suspicious=judge.suspicious)
+        queue.share = share_of(guard.shadow, judge.images, suspicious=judge.suspicious)
         queue.add(numbers[rows], adapted[rows])
         drawn = queue.take(len(queue) // guard.sample * guard.sample)
         if not drawn:

@@ -174,6 +174,8 @@ def test_in_a_trial_the_weights_move_and_the_source_answers(kind: str) -> None:
         entropy = torch.distributions.Categorical(logits=untouched(batch)).entropy()
         torch.testing.assert_close(model.last.entropies, entropy.detach())
         assert bool(model.last.learned)
+        with model.paused():
+            torch.testing.assert_close(model(batch), untouched(batch).detach())
     assert float(model.last.distance) > 0
     ladder.rung = Rung.LEARN
     assert not torch.allclose(model(batch), untouched(batch))

@@ -7,8 +7,11 @@ import math
 import os
 import time
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from wildtta.guard.judge import Judge, Look
 
 FORMAT = "wildtta-guard-audit-1"
 
@@ -56,6 +59,23 @@ class Audit:
             self._told = True
 
 
+def look_facts(judge: Judge, look: Look) -> dict[str, Any]:
+    """What a line about a look holds."""
+    return {
+        "look": judge.looks,
+        "images": judge.images,
+        "rung": judge.ladder.rung.name.lower(),
+        "evidence": judge.evidence,
+        "disagreement": look.disagreement,
+        "top_share": look.top_share,
+        "source_top_share": look.source_top_share,
+        "distance": look.distance,
+        "lost_spread": _mean(look.fresh),
+        "lost_spread_memory": _mean(look.remembered),
+        "lost_certainty": _mean(look.certainty),
+    }
+
+
 def read_audit(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """The lines of an audit file; a last line that was cut off by a crash is left out."""
     lines = Path(path).read_text(encoding="utf-8").split("\n")
@@ -89,3 +109,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return round(value, 6) if math.isfinite(value) else None
     return value
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan

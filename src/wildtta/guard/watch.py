@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from wildtta.guard.audit import Audit
+from wildtta.guard.audit import Audit, look_facts
 from wildtta.guard.comparison import Comparison
 from wildtta.guard.evidence import probabilities
 from wildtta.guard.judge import Decision, Judge, Look
 from wildtta.guard.ladder import Ladder, Rung
 from wildtta.guard.memory import Memory, Queue
-from wildtta.guard.samples import Call
+from wildtta.guard.pace import START, share_of
 from wildtta.guard.scaling import scaled_step
 from wildtta.guard.shadow import Shadow
 from wildtta.guard.snapshots import Snapshot, Snapshots
@@ -30,25 +30,11 @@ if TYPE_CHECKING:
     from wildtta.guard.guard import Guard
 
 _SLOW = 0.25
-START = 1280
-"""Images of the beginning, where every image is looked at."""
 _LAG = 5120
 """Images by which suspicion may follow what caused it: a drift is small for long before it can be told from chance."""
 _SNAPSHOTS, _APART = 4, 2560
 _LOOKS_REMEMBERED = 32
 """Looks until the memory has been replaced once: 10,000 images with the default."""
-CLOSER = 10.0
-"""The shadow's share is so many times as large at the start and while something is suspected: every image by default."""
-
-
-def share_of(guard: Guard, age: int, *, suspicious: bool) -> float:
-    """The share of images that the shadow answers, for a network that has learned for ``age`` images.
-
-    It falls as 1/age after the start. A collapse that takes T images to develop is then seen by about as many looks
-    whatever T is, until the default share is reached at ten times the start.
-    """
-    closer = CLOSER if suspicious else CLOSER * START / max(age, START)
-    return min(1.0, guard.shadow * max(1.0, closer))
 
 
 class Watch:
@@ -83,7 +69,6 @@ class Watch:
         """Answer a batch by ``learn``, as far as the present rung lets it, and look at the answer."""
         if self._close:  # a batch earlier, at the price of waiting for the device
             self._finish_look(engine)
-        call = images if engine.inputs is None else engine.inputs
         scale, by_source = self.step_scale, self.source_answers
         if scale == 0:
             answer = predict(images)
@@ -92,14 +77,20 @@ class Watch:
                 answer = learn(images)
         own = answer.output.logits
         if by_source:
-            answer = self._by_source(engine, call, answer)
+            answer = self._by_source(engine, images, answer)
         # In a trial the adapter's own answers are looked at, which nobody else gets.
-        self._observe(engine, call, own if scale else answer.output.logits)
+        self._observe(engine, images, own if scale else answer.output.logits)
         answer.report.disagreement = self.disagreement
         return answer
 
-    def _by_source(self, engine: Engine, call: Call, answer: Answer) -> Answer:
+    def predict(self, engine: Engine, images: Tensor, predict: Callable[[Tensor], Answer]) -> Answer:
+        """Answer a caller who paused the adapter: by the network that answers at present."""
+        answer = predict(images)
+        return self._by_source(engine, images, answer) if self.source_answers else answer
+
+    def _by_source(self, engine: Engine, images: Tensor, answer: Answer) -> Answer:
         """The same step with the source network's answer."""
+        call = images if engine.inputs is None else engine.inputs
         output = answer.output.answering(self._shadow.logits(call, engine.precision).to(answer.output.logits.dtype))
         answer.report.entropies = output.entropies
         return Answer(output, answer.report)
@@ -136,14 +127,12 @@ class Watch:
         """Images since learning began, or began anew."""
         return self.judge.images - self._began
 
-    def _observe(self, engine: Engine, call: Call, logits: Tensor) -> None:
+    def _observe(self, engine: Engine, images: Tensor, logits: Tensor) -> None:
         self._finish_look(engine)
         self.judge.images += len(logits)
         plain = self.guard.shadow
-        self._queue.share = (
-            plain if self._resting else share_of(self.guard, self._age, suspicious=self.judge.suspicious)
-        )
-        self._queue.add(call, probabilities(logits))
+        self._queue.share = plain if self._resting else share_of(plain, self._age, suspicious=self.judge.suspicious)
+        self._queue.add(images if engine.inputs is None else engine.inputs, probabilities(logits))
         if len(self._queue) >= self.guard.sample:
             self._look(engine)
 
@@ -202,7 +191,7 @@ class Watch:
         if self._metrics is not None:
             self._metrics.show(look, self.judge)
         if self._audit is not None:
-            self._audit.write("look", **self._state(look))
+            self._audit.write("look", **look_facts(self.judge, look))
         self._act(engine, decision)
 
     def _follow_suspicion(self, engine: Engine) -> None:
@@ -246,23 +235,3 @@ class Watch:
         # What the old weights answered says nothing about these.
         self._pending, self._suspected_since = None, None
         self._queue.clear()
-
-    def _state(self, look: Look) -> dict[str, object]:
-        judge = self.judge
-        return {
-            "look": judge.looks,
-            "images": judge.images,
-            "rung": judge.ladder.rung.name.lower(),
-            "evidence": judge.evidence,
-            "disagreement": look.disagreement,
-            "top_share": look.top_share,
-            "source_top_share": look.source_top_share,
-            "distance": look.distance,
-            "lost_spread": _mean(look.fresh),
-            "lost_spread_memory": _mean(look.remembered),
-            "lost_certainty": _mean(look.certainty),
-        }
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else math.nan
