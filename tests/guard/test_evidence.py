@@ -25,6 +25,19 @@ def test_one_answer_to_everything_loses_all_spread() -> None:
     assert lost_spread(collapsed, reference).tolist() == [-1.0] * 4
 
 
+def test_a_network_that_is_only_less_certain_has_lost_nothing() -> None:
+    """The accuracy that was lost is at most the share of answers that changed."""
+    reference = torch.randn(400, 9, generator=torch.Generator().manual_seed(0)).mul(4).softmax(1)
+    flatter = reference.pow(0.3) / reference.pow(0.3).sum(1, keepdim=True)
+    assert float(spread(reference[:200], reference[200:]).mean()) > 2 * float(
+        spread(flatter[:200], flatter[200:]).mean()
+    )
+    assert float(lost_spread(reference, flatter).abs().max()) == 0
+    changed = flatter.clone()
+    changed[0] = flatter[0].roll(1)
+    assert int((lost_spread(reference, changed) != 0).sum()) == 1
+
+
 def test_logits_that_are_not_finite_have_no_spread() -> None:
     logits = torch.tensor([[float("nan"), 0.0], [float("inf"), 1.0], [2.0, 0.0]])
     found = probabilities(logits)
