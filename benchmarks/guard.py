@@ -126,13 +126,19 @@ def judged(row: Row) -> int:
     return number
 
 
+def harmed(row: Row) -> bool:
+    """Whether the method without a guard ends in one class, or five points below no adaptation."""
+    collapsed: bool = row["plain"]["collapsed"]
+    return collapsed or row["plain"]["accuracy"] < row["none"] - 5
+
+
 def stopped_table(rows: list[Row]) -> str:
-    """The streams in which the method ends in one class, and what the guard makes of them."""
+    """The streams in which the method ends in one class or far below no adaptation, and what the guard makes of them."""
     heads = ("stream", "none", "adapted", "guarded", "− none", "alarm after", "fall before, points")
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for row in rows:
         cell, plain, guarded = row["cell"], row.get("plain"), row["guarded"]
-        if plain is None or not plain["collapsed"]:
+        if plain is None or not harmed(row):
             continue
         rate = "" if cell["lr_scale"] == 1 else f" × {cell['lr_scale']:g}"
         which = "+".join(cell["corruptions"][:2])
@@ -176,7 +182,7 @@ def tables(args: argparse.Namespace, journal: Journal | None, say: Say) -> None:
     if journal is None:
         raise SystemExit("tables needs --journal FILE")
     rows = [row for row in journal.rows if "plain" in row]
-    if any(row["plain"]["collapsed"] for row in rows):
+    if any(map(harmed, rows)):
         print(stopped_table(rows))
     own = [row for row in rows if row["cell"]["method"] == args.method]
     print(benign_table(own) if own else f"no row of {args.method}")
