@@ -199,6 +199,8 @@ def test_a_trial_that_is_passed_ends_in_learning_with_what_it_learned(monkeypatc
         if ladder.rung == Rung.LEARN:
             break
     assert list(dict.fromkeys(seen)) == [Rung.SOURCE, Rung.TRIAL, Rung.LEARN]
+    trial = next(decision for decision in model.guard.decisions if decision.action == Rung.TRIAL)
+    assert model.guard._age == model.guard.judge.images - trial.images
     assert float(model.last.distance) > 0
 
 

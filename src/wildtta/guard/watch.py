@@ -1,6 +1,7 @@
 """The guard at work on one adapter: draws images, compares the networks, acts on the judge's decisions.
 
-Nothing waits for the device: what a look computes is read during a later batch, when it has long been there.
+What a look computes is read during a later batch, when it has long been there: nothing waits for the device, except at the
+start and while something is suspected.
 """
 
 from __future__ import annotations
@@ -130,8 +131,8 @@ class Watch:
     def _observe(self, engine: Engine, images: Tensor, logits: Tensor) -> None:
         self._finish_look(engine)
         self.judge.images += len(logits)
-        plain = self.guard.shadow
-        self._queue.share = plain if self._resting else share_of(plain, self._age, suspicious=self.judge.suspicious)
+        usual = self.guard.shadow
+        self._queue.share = usual if self._resting else share_of(usual, self._age, suspicious=self.judge.suspicious)
         self._queue.add(images if engine.inputs is None else engine.inputs, probabilities(logits))
         if len(self._queue) >= self.guard.sample:
             self._look(engine)
@@ -213,6 +214,8 @@ class Watch:
         if decision is None:
             return
         self.decisions.append(decision)
+        if decision.action == Rung.TRIAL:
+            self._began = decision.images
         if self._metrics is not None:
             self._metrics.count(decision)
         if self._audit is not None:
@@ -231,7 +234,6 @@ class Watch:
         else:
             engine.restart()
             self._snapshots.clear()
-            self._began = decision.images
         # What the old weights answered says nothing about these.
         self._pending, self._suspected_since = None, None
         self._queue.clear()
