@@ -69,7 +69,7 @@ class Setting:
             severity=self.severity,
             batch_size=self.batch_size,
             seed=self.seed,
-            limit=self.per_domain,
+            limit=self.per_domain if self.scenario in SEVERAL else None,
             **options,
         )
         return stream.first(min(self.images, len(stream)))
