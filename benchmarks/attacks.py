@@ -6,13 +6,15 @@
 
 The protocol: noise of severity 4; the adapter first learns from 2,000 ordinary images, then one attacker (``poison.py``) sends
 2,000 inputs. Scored is the accuracy on other ordinary images of the same kind, paused, right before and right after the
-attack. Every attack starts from the same warmed-up state; the guard goes on from what it saw during the warm-up.
+attack. Every attack starts from the same warmed-up state; the guard goes on from what it saw during the warm-up. With
+``--json`` a finished row is not run again: break off and give the same command to go on.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import itertools
 import json
 import shlex
 import statistics
@@ -113,6 +115,14 @@ def table(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
+def read_rows(path: Path) -> list[Row]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def _find(rows: list[Row], wanted: Row) -> Row | None:
+    return next((row for row in rows if all(row.get(key) == value for key, value in wanted.items())), None)
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", nargs="+", default=["resnet_gn"])
@@ -124,14 +134,14 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--scored", type=int, default=5000, help="images that accuracy is measured on")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--json", type=Path, help="append one line per row")
+    parser.add_argument("--json", type=Path, help="append one line per row; what is in it is not run again")
     parser.add_argument("--table", type=Path, help="print the table of such a file and do nothing else")
     args = parser.parse_args(argv)
     if args.table is not None:
-        print(table([json.loads(line) for line in args.table.read_text(encoding="utf-8").splitlines()]))
+        print(table(read_rows(args.table)))
         return
     print(f"$ python benchmarks/attacks.py {shlex.join(argv or sys.argv[1:])}\ntorch {torch.__version__}", flush=True)
-    rows: list[Row] = []
+    rows = read_rows(args.json) if args.json is not None and args.json.exists() else []
     for network in args.networks:
         ordinary = open_pool(
             network, 2 * WARM_UP, args.device, testbed=args.testbed, part="source", seed=1, atlas=args.atlas
@@ -139,17 +149,15 @@ def main(argv: list[str] | None = None) -> None:
         mixed = torch.randperm(len(ordinary.labels), generator=torch.Generator().manual_seed(0)).to(args.device)
         ordinary.images, ordinary.labels = ordinary.images[mixed], ordinary.labels[mixed]
         scored = open_pool(network, args.scored, args.device, testbed=args.testbed, seed=2, atlas=args.atlas)
-        for seed in args.seeds:
-            for method in args.methods:
-                for guard in args.guard:
-                    for row in measure(ordinary, scored, method, guard == "yes", seed, args.attacks):
-                        rows.append(
-                            {"network": network, "method": method, "guard": guard == "yes", "seed": seed, **row}
-                        )
-                        print(json.dumps(rows[-1]), flush=True)
-                        if args.json is not None:
-                            with args.json.open("a", encoding="utf-8") as file:
-                                file.write(json.dumps(rows[-1]) + "\n")
+        for seed, method, guard in itertools.product(args.seeds, args.methods, args.guard):
+            cell = {"network": network, "method": method, "guard": guard == "yes", "seed": seed}
+            missing = [name for name in args.attacks if not _find(rows, {**cell, "attack": name})]
+            for found in measure(ordinary, scored, method, guard == "yes", seed, missing) if missing else ():
+                rows.append({**cell, **found})
+                print(json.dumps(rows[-1]), flush=True)
+                if args.json is not None:
+                    with args.json.open("a", encoding="utf-8") as file:
+                        file.write(json.dumps(rows[-1]) + "\n")
     print(table(rows))
 
 

@@ -1,90 +1,191 @@
 """What the guard stops, what it costs, and how often it is wrong.
 
-    python benchmarks/guard.py streams --network resnet_gn --method tent --lr-scale 12 --corruptions impulse_noise
-    python benchmarks/guard.py streams --network testbed:vit --testbed FOLDER --method tent --corruptions glass_blur
+    python benchmarks/guard.py streams --networks resnet_gn --method tent --lr-scale 12 --corruptions impulse_noise
+    python benchmarks/guard.py streams --networks testbed:vit --testbed FOLDER --method tent --corruptions glass_blur
+    python benchmarks/guard.py false-alarms --networks resnet_gn resnet_bn vit --batches 100000 --batch-size 16 \
+        --journal false-alarms.jsonl
+    python benchmarks/guard.py tables --journal false-alarms.jsonl
     python benchmarks/guard.py cost --device cuda
 
 ``streams`` runs each stream three times: not adapted, adapted, adapted with a guard. It prints accuracies, the share of the most
 predicted class over the last fifth, the guard's actions, and the deepest fall of a window of 1,000 images below no
-adaptation before the first alarm. ``cost`` times a step of batch 64 without a guard, with one that never looks, and with the
-default.
+adaptation before the first alarm.
+
+``false-alarms`` runs the default method with a guard along benign streams (every scenario and corruption, severities 3 and 5)
+until there were so many batches. Where an alarm is raised the stream runs without the guard too; where none is, the guard
+changes no number (a test says so), so what is gained is kept. ``--replays 20`` lets 20 more guards with other draws judge each
+stream's answers, without the comparison on remembered images: the chance in the guard's promise is that of its draws.
+
+``cost`` times a step of batch 64 without a guard, with one that never looks, and with the default, at the start of its life
+(where it looks at every image, then at fewer and fewer) and after a million images.
+
+With ``--journal`` a finished stream is not run again: break off and give the same command to go on.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import json
+import random
 import shlex
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 import wildtta
+from guarded_streams import PIECE, SCENARIOS, SEVERAL, Row, Setting, run_stream
 from pools import Pool, open_pool
+from wildtta.bench.journal import Journal
 from wildtta.corruptions import CORRUPTIONS
-from wildtta.guard.judge import Decision, Look
-from wildtta.metrics.collapse import collapsed
-from wildtta.streams import Domain, Stream, build
 
-WINDOW = 1000
-PIECE = 400
-SCENARIOS = ("mild", "label_shift", "continual", "continual_label_shift", "mixed")
-Row = dict[str, Any]
-Array = npt.NDArray[Any]
+FIFTEEN = tuple(CORRUPTIONS)[:15]
+Say = Callable[[Row], None]
 
 
-class StreamImages:
-    """A stream's batches, from images that were corrupted once."""
-
-    def __init__(self, pool: Pool, stream: Stream, corruptions: list[str], severity: int) -> None:
-        self._pool = pool
-        self._stream = stream
-        self._layers = torch.stack([pool.corrupted(name, severity) for name in corruptions])
-        self.labels = pool.labels.cpu().numpy()[stream.index]
-
-    def __iter__(self) -> Iterator[Tensor]:
-        size = self._stream.batch_size
-        for start in range(0, len(self.labels), size):
-            yield self._batch(self._stream.domain[start : start + size], self._stream.index[start : start + size])
-
-    def _batch(self, domain: Array, index: Array) -> Tensor:
-        return self._pool.prepare(self._layers[torch.from_numpy(domain), torch.from_numpy(index)])
-
-    def not_adapted(self) -> Array:
-        """The source network's answers along the stream; an image that comes again is answered once."""
-        places = self._stream.domain * len(self._pool.labels) + self._stream.index
-        kinds, back = np.unique(places, return_inverse=True)
-        network = self._pool.build()
-        found = []
-        for part in np.array_split(kinds, -(-len(kinds) // 256)):
-            with torch.no_grad():
-                found.append(network(self._batch(*np.divmod(part, len(self._pool.labels)))).argmax(1).cpu().numpy())
-        return np.concatenate(found)[back]
+def settings(args: argparse.Namespace) -> Iterator[Setting]:
+    """Every stream that the options ask for."""
+    names = FIFTEEN if args.corruptions == ["all"] else tuple(args.corruptions)
+    for network, scenario in itertools.product(args.networks, args.scenarios):
+        for corruptions in [names] if scenario in SEVERAL else [(name,) for name in names]:
+            for severity, seed in itertools.product(args.severities, args.seeds):
+                yield Setting(
+                    network=network,
+                    method=args.method,
+                    scenario=scenario,
+                    corruptions=corruptions,
+                    severity=severity,
+                    seed=seed,
+                    images=args.images,
+                    pool=args.pool,
+                    per_domain=args.per_domain,
+                    draws=args.draws,
+                    batch_size=args.batch_size,
+                    lr_scale=args.lr_scale,
+                    precision=args.precision,
+                )
 
 
-def answers(model: wildtta.Adapter, batches: StreamImages) -> Array:
-    return np.concatenate([model(batch).argmax(1).cpu().numpy() for batch in batches])
+class Pools:
+    """The images of each network, opened once."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._args = args
+        self._open: dict[str, Pool] = {}
+
+    def __getitem__(self, network: str) -> Pool:
+        args = self._args
+        if network not in self._open:
+            self._open[network] = open_pool(network, args.pool, args.device, testbed=args.testbed, atlas=args.atlas)
+        return self._open[network]
 
 
-def fall(adapted: Array, none: Array, until: int) -> float:
-    """The deepest fall of accuracy over a window below no adaptation, in points, in windows that end by ``until``."""
-    gap = np.concatenate([[0], np.cumsum(none.astype(int) - adapted.astype(int))])
-    ends = np.arange(min(WINDOW, until), until + 1)
-    return float(100 * (gap[ends] - gap[np.maximum(ends - WINDOW, 0)]).max() / WINDOW) if len(ends) else 0.0
+def streams(args: argparse.Namespace, journal: Journal | None, say: Say) -> None:
+    pools = Pools(args)
+    finished = set() if journal is None else journal.finished()
+    for setting in settings(args):
+        if setting.key in finished:
+            continue
+        began = time.perf_counter()
+        guard = wildtta.Guard(audit=args.audit, seed=setting.seed)
+        row = run_stream(pools[setting.network], setting, guard, plain=not args.guarded_only)
+        if args.picture is not None:
+            draw_curves(row, args.picture)
+        say({**row, "s": round(time.perf_counter() - began, 1)})
 
 
-def curve(right: Array) -> list[float]:
-    """Accuracy of each piece of 400 images, in percent."""
-    whole = len(right) // PIECE * PIECE
-    return [round(100 * float(piece.mean()), 2) for piece in right[:whole].reshape(-1, PIECE)]
+def false_alarms(args: argparse.Namespace, journal: Journal | None, say: Say) -> None:
+    """Streams of all networks in an order of chance, the same one every time, until there were enough batches."""
+    pools = Pools(args)
+    known = {} if journal is None else {row["key"]: row for row in journal.rows}
+    chosen = list(settings(args))
+    random.Random(0).shuffle(chosen)
+    batches = sum(judged(known[setting.key]) for setting in chosen if setting.key in known)
+    for setting in chosen:
+        if setting.key in known or batches >= args.batches:
+            continue
+        began = time.perf_counter()
+        row = run_stream(
+            pools[setting.network], setting, wildtta.Guard(seed=setting.seed), plain=None, replays=args.replays
+        )
+        batches += judged(row)
+        say({**row, "s": round(time.perf_counter() - began, 1)})
+    if batches < args.batches:
+        print(f"only {batches:,} of {args.batches:,} batches; give more --seeds", flush=True)
+
+
+def judged(row: Row) -> int:
+    """Batches that a guard has judged, those of the replays included."""
+    number: int = row["batches"] * (1 + row["replays"])
+    return number
+
+
+def harmed(row: Row) -> bool:
+    """Whether the method without a guard ends in one class, or five points below no adaptation."""
+    collapsed: bool = row["plain"]["collapsed"]
+    return collapsed or row["plain"]["accuracy"] < row["none"] - 5
+
+
+def stopped_table(rows: list[Row]) -> str:
+    """The streams in which the method ends in one class or far below no adaptation, and what the guard makes of them."""
+    heads = ("stream", "none", "adapted", "guarded", "− none", "alarm after", "fall before, points")
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for row in rows:
+        cell, plain, guarded = row["cell"], row.get("plain"), row["guarded"]
+        if plain is None or not harmed(row):
+            continue
+        rate = "" if cell["lr_scale"] == 1 else f" × {cell['lr_scale']:g}"
+        which = "+".join(cell["corruptions"][:2])
+        name = f"{cell['network']}, {cell['method']}{rate}, {cell['scenario']}, {which}, {cell['seed']}"
+        lines.append(
+            f"| {name} | {row['none']:.1f} | {plain['accuracy']:.1f} | {guarded['accuracy']:.1f}"
+            f"{' collapsed' if guarded['collapsed'] else ''} | {guarded['accuracy'] - row['none']:+.1f} "
+            f"| {guarded['first_alarm'] or '–'} | {_points(guarded['fall_before_alarm'])} |"
+        )
+    return "\n".join(lines)
+
+
+def _points(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f}"
+
+
+def benign_table(rows: list[Row]) -> str:
+    """Batches, alarms and the gain kept, per network and scenario."""
+    heads = ("network", "scenario", "streams", "batches", "looks", "alarms", "gain, points", "kept")
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for network, scenario in sorted({(row["cell"]["network"], row["cell"]["scenario"]) for row in rows}):
+        own = [row for row in rows if (row["cell"]["network"], row["cell"]["scenario"]) == (network, scenario)]
+        gain = statistics.fmean(row["plain"]["accuracy"] - row["none"] for row in own)
+        kept = statistics.fmean(row["guarded"]["accuracy"] - row["none"] for row in own)
+        lines.append(
+            f"| {network} | {scenario} | {len(own)} | {sum(row['batches'] for row in own):,} "
+            f"| {sum(row['guarded']['looks'] for row in own):,} | {sum(row['guarded']['alarms'] for row in own)} "
+            f"| {gain:+.2f} | {kept:+.2f} |"
+        )
+    batches, raised = sum(row["batches"] for row in rows), sum(row["guarded"]["alarms"] for row in rows)
+    again, replayed = sum(map(judged, rows)) - batches, sum(row["replayed_alarms"] for row in rows)
+    share = 1e4 * (raised + replayed) / (batches + again)
+    lines.append(
+        f"\n{len(rows)} streams: {batches:,} batches, {raised} alarms; judged again with other draws: {again:,} batches, "
+        f"{replayed} alarms; together {share:.2f} in 10⁴ batches"
+    )
+    return "\n".join(lines)
+
+
+def tables(args: argparse.Namespace, journal: Journal | None, say: Say) -> None:
+    if journal is None:
+        raise SystemExit("tables needs --journal FILE")
+    rows = [row for row in journal.rows if "plain" in row]
+    if any(map(harmed, rows)):
+        print(stopped_table(rows))
+    own = [row for row in rows if row["cell"]["method"] == args.method]
+    print(benign_table(own) if own else f"no row of {args.method}")
 
 
 def draw_curves(row: Row, path: Path) -> None:
@@ -92,9 +193,10 @@ def draw_curves(row: Row, path: Path) -> None:
     from wildtta.report.chart import Line, LineChart
     from wildtta.report.drawing import draw, standalone
 
+    order = sorted(row["curves"].items(), key=lambda item: (item[0] != "not adapted", len(item[0])))
     lines = [
         Line(label=label, x=[PIECE * (k + 1) for k in range(len(values))], y=values, dashed=label == "not adapted")
-        for label, values in row["curves"].items()
+        for label, values in order
     ]
     first = row["guarded"]["first_alarm"]
     if first is not None:
@@ -106,119 +208,35 @@ def draw_curves(row: Row, path: Path) -> None:
     path.write_text(standalone(draw(chart)), encoding="utf-8")
 
 
-def run_stream(pool: Pool, scenario: str, corruptions: list[str], args: argparse.Namespace, seed: int) -> Row:
-    options = {"draws": args.draws} if "label_shift" in scenario else {}
-    domains = [Domain(name, args.severity) for name in corruptions]
-    labels = pool.labels.cpu().numpy()
-    stream = build(
-        scenario,
-        labels,
-        domains=domains,
-        severity=args.severity,
-        batch_size=args.batch_size,
-        seed=seed,
-        limit=args.per_domain,
-        **options,
-    )
-    stream = stream.first(min(args.images, len(stream)))
-    batches = StreamImages(pool, stream, corruptions, args.severity)
-    truth = batches.labels
-    none = batches.not_adapted() == truth
-    row: Row = {"scenario": scenario, "corruptions": corruptions, "seed": seed, "images": len(truth)}
-    row["none"] = 100 * float(none.mean())
-    row["curves"] = {"not adapted": curve(none)}
-    for name, guard in (("plain", None), ("guarded", wildtta.Guard(audit=args.audit, seed=seed))):
-        if name == "plain" and args.guarded_only:
-            continue
-        model = adapted_network(pool, args, guard)
-        looks = recorded_looks(model) if guard is not None and args.looks is not None else []
-        given = answers(model, batches)
-        right = given == truth
-        last = slice(-max(1, len(right) // 5), None)
-        counts = np.bincount(given[last])
-        top = float(counts.max() / counts.sum())
-        true = float((truth[last] == counts.argmax()).mean())
-        row["curves"][f"{args.method}{', guard' if guard else ''}"] = curve(right)
-        row[name] = {
-            "accuracy": 100 * float(right.mean()),
-            "top_share": 100 * top,
-            "collapsed": bool(collapsed(top, true, adapts=True)),
-            "deepest_fall": fall(right, none, len(right)),
-        }
-        if guard is not None:
-            up = [d for d in model.guard.decisions if d.action > 0 and d.evidence >= 1 / guard.false_alarms]
-            first = min((d.images for d in up), default=None)
-            row[name]["alarms"] = len(up)
-            row[name]["looks"] = model.guard.judge.looks
-            row[name]["first_alarm"] = first
-            row[name]["fall_before_alarm"] = None if first is None else fall(right, none, first)
-            row[name]["true_alarms"] = sum(fall(right, none, d.images) > 0 for d in up)
-            if looks:
-                write_looks(args.looks, row, looks)
-            row[name]["actions"] = [[d.images, d.action.name.lower(), d.because] for d in model.guard.decisions]
-    return row
-
-
-def write_looks(path: Path, row: Row, looks: list[Look]) -> None:
-    stream = f"{row['scenario']}/{'+'.join(row['corruptions'][:2])}/{row['seed']}"
-    with path.open("a", encoding="utf-8") as file:
-        for look in looks:
-            lost = {name: [round(x, 3) for x in getattr(look, name)] for name in ("fresh", "remembered")}
-            file.write(json.dumps({"stream": stream, "source": look.source, "adapted": look.adapted, **lost}) + "\n")
-
-
-def recorded_looks(model: wildtta.Adapter) -> list[Look]:
-    """Every look that the guard will judge, for judging them again in other ways."""
-    judge, kept = model.guard.judge, []
-    see = judge.see
-
-    def seen(look: Look, *, can_return: bool) -> Decision | None:
-        kept.append(look)
-        return see(look, can_return=can_return)
-
-    judge.see = seen  # type: ignore[method-assign]
-    return kept
-
-
-def adapted_network(pool: Pool, args: argparse.Namespace, guard: wildtta.Guard | None) -> wildtta.Adapter:
-    options: dict[str, Any] = {"precision": args.precision} if args.precision else {}
-    model = wildtta.adapt(pool.build(), args.method, batch_size=args.batch_size, guard=guard, **options)
-    if args.lr_scale != 1:
-        rate = model.learning_rate * args.lr_scale
-        model = wildtta.adapt(model.unload(), args.method, lr=rate, batch_size=args.batch_size, guard=guard, **options)
-    return model
-
-
-def streams(args: argparse.Namespace, say: Callable[[Row], None]) -> None:
-    pool = open_pool(args.network, args.pool, args.device, testbed=args.testbed, atlas=args.atlas)
-    names = list(CORRUPTIONS)[:15] if args.corruptions == ["all"] else args.corruptions
-    for scenario in args.scenarios:
-        several = scenario in ("continual", "continual_label_shift", "mixed")
-        for corruptions in [names] if several else [[name] for name in names]:
-            for seed in args.seeds:
-                began = time.perf_counter()
-                row = run_stream(pool, scenario, corruptions, args, seed)
-                if args.picture is not None:
-                    draw_curves(row, args.picture)
-                say({"network": args.network, "method": args.method, **row, "s": round(time.perf_counter() - began, 1)})
-
-
-def cost(args: argparse.Namespace, say: Callable[[Row], None]) -> None:
+def cost(args: argparse.Namespace, journal: Journal | None, say: Say) -> None:
     from torchvision.models import resnet50, vit_b_16
 
     networks = {"resnet50_gn": lambda: resnet50(norm_layer=lambda width: nn.GroupNorm(32, width)), "vit_b_16": vit_b_16}
     for name, build_network in networks.items():
         batches = [torch.randn(64, 3, 224, 224, device=args.device) for _ in range(4)]
-        for label, guard in (
-            ("no guard", None),
-            ("no shadow", wildtta.Guard(shadow=1e-9)),
-            ("guard", wildtta.Guard()),
-            ("no guard again", None),
+        for label, guard, age in (
+            ("no guard", None, 0),
+            ("no shadow", wildtta.Guard(shadow=1e-9), 0),
+            ("guard, at the start", wildtta.Guard(), 0),
+            ("guard", wildtta.Guard(), 1_000_000),
+            ("no guard again", None, 0),
         ):
             network = build_network().to(args.device)
             model = wildtta.adapt(network, args.method, precision=args.precision or "tf32", lr=1e-9, guard=guard)
+            if guard is not None:
+                model.guard.judge.images = age
             times = [_timed(model, batches[step % 4]) for step in range(args.steps)][args.steps // 4 :]
-            say({"network": name, "guard": label, "ms": statistics.fmean(times), "median_ms": statistics.median(times)})
+            print(
+                json.dumps(
+                    {
+                        "network": name,
+                        "guard": label,
+                        "ms": statistics.fmean(times),
+                        "median_ms": statistics.median(times),
+                    }
+                ),
+                flush=True,
+            )
 
 
 def _timed(model: wildtta.Adapter, batch: Tensor) -> float:
@@ -231,39 +249,45 @@ def _timed(model: wildtta.Adapter, batch: Tensor) -> float:
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("streams", "cost"))
-    parser.add_argument("--network", default="resnet_gn")
+    runs = {"streams": streams, "false-alarms": false_alarms, "tables": tables, "cost": cost}
+    parser.add_argument("what", choices=list(runs))
+    parser.add_argument("--networks", nargs="+", default=["resnet_gn"], help="of the glyphs, or testbed:NAME")
     parser.add_argument("--testbed", type=Path)
     parser.add_argument("--atlas", type=Path, help="masks of the glyphs, where no fonts are installed")
-    parser.add_argument("--pool", type=int, default=5000, help="images to draw streams from")
+    parser.add_argument("--pool", type=int, help="images to draw streams from (5,000; 3,000 for false-alarms)")
     parser.add_argument("--method", default="steady")
     parser.add_argument("--lr-scale", type=float, default=1.0)
-    parser.add_argument("--scenarios", nargs="+", default=["label_shift"], choices=SCENARIOS)
+    parser.add_argument("--scenarios", nargs="+", choices=SCENARIOS, help="(label_shift; all of them for false-alarms)")
     parser.add_argument("--corruptions", nargs="+", default=["all"])
-    parser.add_argument("--severity", type=int, default=5)
+    parser.add_argument("--severities", nargs="+", type=int, help="(5; 3 and 5 for false-alarms)")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
-    parser.add_argument("--images", type=int, default=20_000)
+    parser.add_argument("--images", type=int, default=20_000, help="of a stream, at most")
     parser.add_argument("--per-domain", type=int, help="images of each corruption where several follow each other")
     parser.add_argument("--draws", type=int, default=100, help="images of a class in a row in class order")
     parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--batches", type=int, default=100_000, help="for false-alarms: of all networks together")
+    parser.add_argument("--replays", type=int, default=0, help="for false-alarms: more guards that judge each stream")
     parser.add_argument("--steps", type=int, default=200, help="for cost")
     parser.add_argument("--precision")
     parser.add_argument("--guarded-only", action="store_true")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--audit", type=Path)
     parser.add_argument("--picture", type=Path, help="draw accuracy along the last stream as an SVG")
-    parser.add_argument("--looks", type=Path, help="append what every look saw, one line each")
-    parser.add_argument("--json", type=Path, help="append one line per row")
+    parser.add_argument("--journal", type=Path, help="one line per finished stream; what is in it is not run again")
     args = parser.parse_args(argv)
+    many = args.what == "false-alarms"
+    args.pool = args.pool or (3000 if many else 5000)
+    args.scenarios = args.scenarios or (SCENARIOS if many else ("label_shift",))
+    args.severities = args.severities or ([3, 5] if many else [5])
     print(f"$ python benchmarks/guard.py {shlex.join(argv or sys.argv[1:])}\ntorch {torch.__version__}", flush=True)
+    with contextlib.nullcontext() if args.journal is None else Journal(args.journal, say=print) as journal:
 
-    def say(row: Row) -> None:
-        print(json.dumps(row), flush=True)
-        if args.json is not None:
-            with args.json.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
+        def say(row: Row) -> None:
+            print(json.dumps(row), flush=True)
+            if journal is not None:
+                journal.append(row)
 
-    {"streams": streams, "cost": cost}[args.what](args, say)
+        runs[args.what](args, journal, say)
 
 
 if __name__ == "__main__":

@@ -214,7 +214,9 @@ class Adapter(nn.Module):
             self._precision_open = False
         with step_precision(engine.precision, images.device):
             if is_paused(self):
-                return self._predict(images)
+                return (
+                    self._predict(images) if self._watch is None else self._watch.predict(engine, images, self._predict)
+                )
             answer = self._guarded(images)
             self._silence.after(engine, images, answer)
             return answer

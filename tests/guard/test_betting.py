@@ -51,13 +51,60 @@ def test_nothing_is_bet_while_all_is_well_and_a_change_is_seen_at_once() -> None
     assert bettor.log_wealth > math.log(1e4)
 
 
+def test_a_long_time_near_the_margin_costs_little() -> None:
+    """Chance lifts the average above the margin again and again; without new stakes the wealth would be gone for good."""
+    rng = np.random.default_rng(3)
+    bettor = Bettor(0.08)
+    bettor.observe(rng.normal(0.06, 0.3, size=100_000).clip(-1, 1).tolist())
+    assert bettor.stakes > 5
+    assert bettor.log_wealth > -2 * math.log(bettor.stakes + 1) - 2
+    needed = 0
+    while bettor.log_wealth < math.log(100):
+        bettor.observe([float(np.clip(rng.normal(0.4, 0.2), -1, 1))])
+        needed += 1
+    fresh = Bettor(0.08)
+    fresh.observe([0.06] * 64)
+    at_first = 0
+    while fresh.log_wealth < math.log(100):
+        fresh.observe([float(np.clip(rng.normal(0.4, 0.2), -1, 1))])
+        at_first += 1
+    assert needed < 2 * at_first + 16
+
+
+def test_what_is_staked_and_what_is_not_make_up_the_wealth() -> None:
+    """Σ 1/(j(j+1)) over k stakes leaves 1/(k+1): with nothing won or lost, the wealth is 1 whatever was staked."""
+    for stakes in (1, 2, 5, 40):
+        staked = sum(1 / (k * (k + 1)) for k in range(1, stakes + 1))
+        bettor = Bettor(0.0, stakes=stakes, log_staked=math.log(staked))
+        assert bettor.log_wealth == pytest.approx(0.0, abs=1e-12)
+
+
+def test_drawing_without_replacement_keeps_the_bound() -> None:
+    """The guard draws half of a batch or all of it, not one image after the other from an endless stream.
+
+    Batches of 32 values whose own mean is the margin: what is left of a batch is lower where what was drawn was high, so
+    betting on it wins less. At most α of 400 runs may ever reach 1/α.
+    """
+    rng = np.random.default_rng(4)
+    alpha, margin, runs, alarms = 0.05, 0.08, 400, 0
+    for _ in range(runs):
+        bettor, highest = Bettor(margin), 0.0
+        for _ in range(40):
+            values = rng.choice([-0.4, 0.56], size=32)
+            values = (values - values.mean() + margin).clip(-1, 1)
+            bettor.observe(rng.permutation(values)[: rng.choice([16, 32])].tolist())
+            highest = max(highest, bettor.log_wealth)
+        alarms += highest >= -math.log(alpha)
+    assert alarms / runs <= alpha + 3 * math.sqrt(alpha * (1 - alpha) / runs)
+
+
 def test_an_observation_out_of_range_is_refused() -> None:
     with pytest.raises(ValueError, match=r"in \[-1, 1\], got 1.5"):
         Bettor(0.0).observe([1.5])
 
 
 def test_the_mean_of_wealths() -> None:
-    bettors = [Bettor(0.0, log_wealth=math.log(wealth)) for wealth in (1.0, 2.0, 9.0)]
+    bettors = [Bettor(0.0, log_staked=math.log(wealth), stakes=10**9) for wealth in (1.0, 2.0, 9.0)]
     assert math.exp(log_mean_wealth(bettors)) == pytest.approx(4.0)
 
 
@@ -74,11 +121,12 @@ def test_the_suspect_is_the_class_that_gained_most() -> None:
     assert gains.suspect == int(np.argmax(plain)) == 7
 
 
-def _look(rng: np.random.Generator, *, lost: float, one_class: float = 0.0) -> Look:
+def _look(rng: np.random.Generator, *, lost: float, one_class: float = 0.0, certainty: float = 0.0) -> Look:
     source = rng.integers(0, 20, 64)
     adapted = np.where(rng.random(64) < one_class, 3, source)
     pairs = [rng.normal(lost, 0.3, size=16).clip(-1, 1).tolist() for _ in range(2)]
-    return Look(*pairs, source=source.tolist(), adapted=adapted.tolist())
+    sure = rng.normal(certainty, 0.2, size=32).clip(-1, 1).tolist()
+    return Look(*pairs, source=source.tolist(), adapted=adapted.tolist(), certainty=sure)
 
 
 def test_under_the_null_the_judge_keeps_its_bound_over_ten_thousand_looks() -> None:
@@ -86,12 +134,16 @@ def test_under_the_null_the_judge_keeps_its_bound_over_ten_thousand_looks() -> N
     alarms = 0
     for seed in range(40):
         rng, judge = np.random.default_rng(seed), Judge(Ladder(0.01))
-        decisions = [judge.see(_look(rng, lost=0.08, one_class=0.0), can_return=True) for _ in range(250)]
+        decisions = [judge.see(_look(rng, lost=0.08, certainty=0.05), can_return=True) for _ in range(250)]
         alarms += any(decision is not None for decision in decisions)
     assert alarms <= 2
 
 
-@pytest.mark.parametrize("harm", [{"lost": 0.4}, {"lost": -0.1, "one_class": 0.4}], ids=["spread", "takeover"])
+@pytest.mark.parametrize(
+    "harm",
+    [{"lost": 0.4}, {"lost": -0.1, "one_class": 0.4}, {"lost": -0.1, "certainty": 0.2}],
+    ids=["spread", "takeover", "certainty"],
+)
 def test_harm_is_seen_within_a_few_looks(harm: dict[str, float]) -> None:
     rng, judge = np.random.default_rng(0), Judge(Ladder(0.01))
     for _ in range(100):

@@ -65,3 +65,26 @@ def test_senders_belong_to_the_thread_that_names_them() -> None:
         with pytest.raises(ValueError, match="one sender for each of the 4 images, got 1"):
             model(batch)
     assert not errors
+
+
+def test_with_batch_statistics_a_batch_is_answered_as_a_whole() -> None:
+    """Sixty images of one sender are not learned from; the four others are not normalised by themselves for that."""
+    model = wildtta.adapt(build("bn_resnet"), "tent", lr=0.01, guard=wildtta.Guard(sender_share=16 / WINDOW))
+    plain = wildtta.adapt(build("bn_resnet"), "tent", lr=0.01)
+    first, second = batches("bn_resnet", 2, 16)
+    with model.senders(["one"] * 16):
+        model(first)
+    plain(first)
+    weights = model.engine.learnables.vector()
+    with model.senders(["one"] * 12 + ["two"] * 4), plain.paused():
+        torch.testing.assert_close(model(second), plain(second))
+    assert model.last.mask.tolist() == [False] * 12 + [True] * 4
+    assert len(model.last.entropies) == int(model.last.seen) == 16
+    assert not torch.equal(model.engine.learnables.vector(), weights)
+
+
+def test_senders_who_are_gone_are_forgotten() -> None:
+    quotas = Quotas(0.25)
+    for start in range(0, 20 * WINDOW, 64):
+        quotas.admit([f"guest {start + k}" for k in range(64)])
+    assert len(quotas._learned) <= WINDOW

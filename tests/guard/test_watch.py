@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import pickle
+import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +90,7 @@ def _force(model: wildtta.Adapter, monkeypatch: pytest.MonkeyPatch, action: Rung
     """The next look finds overwhelming evidence."""
     ladder = model.guard.judge.ladder
 
-    def judge(evidence: float, *, suspicious: bool, can_return: bool) -> Rung:
+    def judge(evidence: float, *, suspicious: bool, can_return: bool, images: int) -> Rung:
         ladder.rung = min(action, Rung.PAUSE)
         return action
 
@@ -96,11 +99,12 @@ def _force(model: wildtta.Adapter, monkeypatch: pytest.MonkeyPatch, action: Rung
 
 @pytest.mark.parametrize("method", ["tent", "sar2", "cotta", "rotta"])
 def test_going_back_to_a_snapshot_is_exact_and_keeps_the_counters(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = wildtta.adapt(build("gn_resnet"), method, lr=0.01, guard=SMALL)
+    monkeypatch.setattr("wildtta.guard.watch._LAG", 256)
+    model = wildtta.adapt(build("gn_resnet"), method, lr=1e-4, guard=SMALL)
     watch = model.guard
-    for batch in batches("gn_resnet", 4, 512):
+    for batch in batches("gn_resnet", 8, 64):
         model(batch)
-    snapshot = watch._snapshots.before(watch.judge.images - 1280)
+    snapshot = watch._snapshots.before(watch.judge.images - 256)
     assert snapshot is not None
     wanted = {name: value.clone() for name, value in snapshot.memory.items()}
     _force(model, monkeypatch, Rung.SNAPSHOT)
@@ -110,7 +114,7 @@ def test_going_back_to_a_snapshot_is_exact_and_keeps_the_counters(method: str, m
         if watch.decisions:
             break
     assert watch.decisions[0].action == Rung.SNAPSHOT
-    assert model.cost.forwards > forwards
+    assert model.cost.forwards >= forwards > 256
     if snapshot.parameters is not None:
         torch.testing.assert_close(model.engine.learnables.vector(), snapshot.parameters, rtol=0, atol=0)
     for name, value in wanted.items():
@@ -127,6 +131,77 @@ def test_going_back_to_the_source_is_exact(monkeypatch: pytest.MonkeyPatch) -> N
     assert model.guard.decisions
     torch.testing.assert_close(model(stream[0]), untouched(stream[0]).detach())
     assert not bool(model.last.learned)
+
+
+def _class_after_class(number: int, batch: int) -> tuple[list[Tensor], Tensor]:
+    """Glyphs under a light JPEG compression, one class in every batch."""
+    glyphs = Glyphs(12800)
+    order = np.concatenate([np.flatnonzero(glyphs.labels == label)[:batch] for label in range(number)])
+    images = normalise(corrupt(glyphs.images(order), "jpeg_compression", 3, index=order))
+    return list(images.split(batch)), torch.from_numpy(glyphs.labels[order])
+
+
+def test_answers_that_scatter_are_seen_and_the_source_answers_in_their_place() -> None:
+    """Batch statistics of one class at a time ruin every answer, and leave nothing collapsed: certainty tells."""
+    stream, labels = _class_after_class(20, 64)
+    source = network("resnet_bn")
+    with torch.no_grad():
+        wanted = torch.cat([source(batch) for batch in stream])
+    none = (wanted.argmax(1) == labels).float()
+    plain = wildtta.adapt(network("resnet_bn"), "tent")
+    ruined = torch.cat([plain(batch) for batch in stream]).argmax(1) == labels
+    assert float(none.mean()) > 0.8
+    assert float(ruined.float().mean()) < 0.4
+    model = wildtta.adapt(network("resnet_bn"), "tent", guard=wildtta.Guard())
+    answers = torch.cat([model(batch) for batch in stream])
+    decision = model.guard.decisions[0]
+    assert decision.because == "certainty"
+    assert decision.action == Rung.SOURCE
+    assert decision.images <= 128
+    # From then on the answers are the source's own, although the paused adapter would still use batch statistics.
+    torch.testing.assert_close(answers[192:], wanted[192:])
+    assert float((answers.argmax(1) == labels).float().mean()) > float(none.mean()) - 0.1
+
+
+@pytest.mark.parametrize("kind", ["gn_resnet", "bn_resnet"])
+def test_in_a_trial_the_weights_move_and_the_source_answers(kind: str) -> None:
+    untouched = build(kind)
+    model = wildtta.adapt(copy.deepcopy(untouched), "tent", lr=0.01, guard=SMALL)
+    ladder = model.guard.judge.ladder
+    ladder.rung, ladder.returns = Rung.TRIAL, 4
+    for batch in batches(kind, 3, 8):
+        torch.testing.assert_close(model(batch), untouched(batch).detach())
+        entropy = torch.distributions.Categorical(logits=untouched(batch)).entropy()
+        torch.testing.assert_close(model.last.entropies, entropy.detach())
+        assert bool(model.last.learned)
+        with model.paused():
+            torch.testing.assert_close(model(batch), untouched(batch).detach())
+    assert float(model.last.distance) > 0
+    ladder.rung = Rung.LEARN
+    assert not torch.allclose(model(batch), untouched(batch))
+
+
+def test_a_trial_that_is_passed_ends_in_learning_with_what_it_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = wildtta.adapt(build("gn_resnet"), "tent", lr=1e-4, guard=SMALL)
+    _force(model, monkeypatch, Rung.SOURCE)
+    stream = batches("gn_resnet", 400, 8)
+    for batch in stream:
+        model(batch)
+        if model.guard.decisions:
+            break
+    monkeypatch.undo()
+    ladder = model.guard.judge.ladder
+    ladder.rung, ladder.returns, ladder.rest, ladder.patience = Rung.SOURCE, 1, 32, 32
+    seen = []
+    for batch in stream:
+        model(batch)
+        seen.append(ladder.rung)
+        if ladder.rung == Rung.LEARN:
+            break
+    assert list(dict.fromkeys(seen)) == [Rung.SOURCE, Rung.TRIAL, Rung.LEARN]
+    trial = next(decision for decision in model.guard.decisions if decision.action == Rung.TRIAL)
+    assert model.guard._age == model.guard.judge.images - trial.images
+    assert float(model.last.distance) > 0
 
 
 def test_slow_is_a_quarter_of_the_step() -> None:
@@ -209,10 +284,19 @@ def test_an_adapter_without_a_guard_says_so() -> None:
         ({"sample": 4}, "sample of at least 8"),
         ({"memory": 16}, "memory of at least one sample"),
         ({"sender_share": 0.0}, "sender_share must be a share"),
+        ({"shadow": "all"}, "shadow must be a share"),
+        ({"false_alarms": float("nan")}, "false_alarms must be a probability"),
+        ({"sample": 8.5}, "sample must be a whole number"),
+        ({"memory": float("inf")}, "memory must be a whole number"),
+        ({"seed": "one"}, "seed must be a whole number"),
+        ({"act": "no"}, "act must be True or False"),
+        ({"audit": 3}, "audit must be a path"),
+        ({"name": 3}, "name must be a text"),
+        ({"registry": 3}, "registry must be a CollectorRegistry"),
     ],
 )
-def test_options_out_of_range_are_refused(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+def test_options_out_of_range_or_of_the_wrong_type_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=words):
         wildtta.Guard(**options)
 
 
@@ -227,6 +311,53 @@ def test_metrics_for_prometheus() -> None:
     assert looks == model.guard.judge.looks > 0
     share = registry.get_sample_value("wildtta_guard_disagreement", {"model": "camera"})
     assert share == model.guard.disagreement
+
+
+def test_models_share_a_registry_and_copies_keep_it() -> None:
+    client = pytest.importorskip("prometheus_client")
+    registry = client.CollectorRegistry()
+    small = {"shadow": 0.5, "sample": 8, "memory": 16, "registry": registry}
+    models = {name: wildtta.adapt(build("gn_resnet"), "tent", guard=wildtta.Guard(name=name, **small)) for name in "ab"}
+    stream = batches("gn_resnet", 8, 8)
+    for batch in stream:
+        models["a"](batch)
+
+    def looks(name: str) -> float:
+        found: float = registry.get_sample_value("wildtta_guard_looks_total", {"model": name}) or 0.0
+        return found
+
+    before = looks("a")
+    assert before > 0
+    assert looks("b") == 0
+    twin = copy.deepcopy(models["a"])
+    sent = pickle.loads(pickle.dumps(models["a"]))
+    for batch in stream:
+        torch.testing.assert_close(sent(batch), twin(batch), rtol=0, atol=0)
+    assert looks("a") > before
+    assert sent.guard.judge.looks == twin.guard.judge.looks
+
+
+def test_an_audit_that_cannot_be_written_is_refused_at_first_and_told_later(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="cannot be written to"):
+        wildtta.adapt(build("gn_resnet"), "tent", guard=wildtta.Guard(audit=tmp_path / "file" / "audit.jsonl"))
+    guard = wildtta.Guard(shadow=0.5, sample=8, memory=16, audit=tmp_path / "gone" / "audit.jsonl")
+    model = wildtta.adapt(build("gn_resnet"), "tent", guard=guard)
+    shutil.rmtree(tmp_path / "gone")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        answers = [model(batch) for batch in batches("gn_resnet", 12, 8)]
+    assert all(answer.shape == (8, CLASSES) for answer in answers)
+    assert ["lines are missing from now on" in str(one.message) for one in told] == [True]
+    assert model.guard.judge.looks > 3
+
+
+def test_segmentation_is_refused() -> None:
+    from wildtta.segmentation import adapt_segmentation
+
+    net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.GroupNorm(2, 8), nn.ReLU(), nn.Conv2d(8, 4, 1))
+    with pytest.raises(ValueError, match="segmentation is not watched yet"):
+        adapt_segmentation(net, "tent", example=torch.randn(1, 3, 16, 16), guard=wildtta.Guard())
 
 
 def test_a_plain_module_with_an_odd_input_is_watched_too() -> None:

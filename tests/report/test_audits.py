@@ -16,7 +16,7 @@ from wildtta.report.audits import audit_section
 def audit(tmp_path: Path) -> Path:
     path = tmp_path / "camera.jsonl"
     diary = Audit(path)
-    diary.write("start", guard={"shadow": 0.1})
+    diary.write("start", guard={"shadow": 0.1, "false_alarms": 0.05})
     for look in range(1, 6):
         shares = {"disagreement": 0.1 * look, "top_share": 0.2, "source_top_share": 0.1, "distance": math.nan}
         diary.write("look", look=look, images=320 * look, rung="learn", evidence=10.0**look, **shares)
@@ -29,6 +29,8 @@ def test_the_section_shows_evidence_and_decisions(audit: Path) -> None:
     evidence = section.figures[0].charts[0].lines[0]
     assert list(evidence.x) == [320, 640, 960, 1280, 1600]
     assert list(evidence.y) == pytest.approx([1, 2, 3, 4, 5])
+    slows_down = section.figures[0].charts[0].lines[1]
+    assert list(slows_down.y) == pytest.approx([math.log10(20)] * 2)
     (row,) = section.tables[0].rows
     assert row.labels == ("snapshot", "takeover")
     assert [number.mean for number in row.numbers] == [1600, 1e5]
@@ -51,3 +53,14 @@ def test_a_line_cut_off_by_a_crash_is_left_out_and_a_broken_one_is_an_error(audi
     audit.write_text("\n".join([lines[0], "{broken", *lines[2:]]), encoding="utf-8")
     with pytest.raises(ValueError, match="line 2: expected a JSON object per line"):
         read_audit(audit)
+
+
+def test_a_guard_that_starts_again_after_a_crash_goes_on_in_the_same_file(audit: Path) -> None:
+    whole = audit.read_text(encoding="utf-8")
+    audit.write_text(whole[:-30], encoding="utf-8")
+    Audit(audit).write("start", guard={"false_alarms": 0.01})
+    lines = read_audit(audit)
+    assert [line["kind"] for line in lines] == ["start", *["look"] * 5, "start"]
+    kept = audit.read_text(encoding="utf-8")
+    Audit(audit)
+    assert audit.read_text(encoding="utf-8") == kept

@@ -36,12 +36,12 @@ from wildtta.step.report import StepReport
 class Turn:
     """A batch that has been answered and may be learned from: ``with fleet.turn(images, streams) as turn``."""
 
-    def __init__(self, fleet: Fleet, seen: Seen, scales: list[float]) -> None:
-        self.logits = seen.logits.detach()
+    def __init__(self, fleet: Fleet, seen: Seen, logits: Tensor, awake: list[bool], scales: list[float]) -> None:
+        self.logits = logits.detach()
         """The answers, [B, C], from before the update."""
         self._fleet = fleet
         self._seen = seen
-        self._scales = scales
+        self._awake, self._scales = awake, scales
         self._open = True
 
     def learn(self) -> None:
@@ -50,6 +50,7 @@ class Turn:
             raise RuntimeError("this turn is over: a batch is learned from once, within its with block")
         self._open = False
         self._fleet._learn(self._seen, self._scales)
+        self._fleet._observe(self._seen, self.logits, self._awake, self._scales)
 
     def _end(self) -> None:
         """What is left without learning counts as answered."""
@@ -160,17 +161,18 @@ class Fleet:
             order = list(dict.fromkeys(names))
             places = {name: place for place, name in enumerate(order)}
             records = self._places.activate(order)
-            scales = [0.0 if record.paused else self._scale(record) for record in records]
+            awake = [not record.paused for record in records]
             for name, flag in zip(names, wanted, strict=True):
-                if not flag:
-                    scales[places[name]] = 0.0
+                awake[places[name]] &= flag
+            self._prepare_guards(records)
+            scales = [self._scale(record) if up else 0.0 for record, up in zip(records, awake, strict=True)]
             with step_precision(self._settled_precision(images), images.device):
                 if not self._checked:
                     refuse_unmapped(self._engine.learnables, self._logits, images)
                     self._checked = True
                 owner = [places[name] for name in names]
                 seen = self._step.answer(images, records, owner, [scale > 0 for scale in scales])
-                turn = Turn(self, seen, scales)
+                turn = Turn(self, seen, self._answers(seen), awake, scales)
                 try:
                     yield turn
                 finally:
@@ -190,19 +192,41 @@ class Fleet:
                     upkeep(self.method, self._places.engine_of(record))
         for stream, label in zip(seen.owner, seen.told.labels, strict=True):
             seen.records[stream].answers.append(label)
-        if self._guard is not None:
-            self._observe(seen)
 
-    def _observe(self, seen: Seen) -> None:
-        """Every stream's guard looks at its answers and acts."""
+    # -- guards ----------------------------------------------------------------------------------------------------------
+
+    def _prepare_guards(self, records: list[Record]) -> None:
+        for record in records:
+            if record.watch is not None and record.watch.close:
+                with self._places.engine_for(record) as engine:
+                    record.watch.prepare(engine)
+
+    def _answers(self, seen: Seen) -> Tensor:
+        """The streams' own answers, or the source network's where a guard says so."""
+        by_source = [record.watch is not None and record.watch.source_answers for record in seen.records]
+        rows = [row for row, stream in enumerate(seen.owner) if by_source[stream]]
+        if not rows or self._shadow is None:
+            return seen.logits
+        places = torch.tensor(rows, device=seen.images.device)
+        answers = seen.logits.clone()
+        answers[places] = self._shadow.logits(seen.images[places], self._engine.precision).to(answers.dtype)
+        return answers
+
+    def _observe(self, seen: Seen, answers: Tensor, awake: list[bool], scales: list[float]) -> None:
+        """The guards of the streams that were to learn look at the answers and act.
+
+        In a trial the stream's own answers are looked at, which nobody else gets.
+        """
         rows: list[list[int]] = [[] for _ in seen.records]
         for row, stream in enumerate(seen.owner):
             rows[stream].append(row)
-        for record, own in zip(seen.records, rows, strict=True):
-            assert record.watch is not None
-            places = torch.tensor(own, device=seen.images.device)
+        for place, record in enumerate(seen.records):
+            if record.watch is None or not awake[place]:
+                continue
+            chosen = torch.tensor(rows[place], device=seen.images.device)
+            logits = (seen.logits if scales[place] else answers)[chosen]
             with self._places.engine_for(record) as engine:
-                record.watch.observe(engine, seen.images[places], seen.logits[places].to(engine.dtype))
+                record.watch.observe(engine, seen.images[chosen], logits.to(engine.dtype))
 
     def _scale(self, record: Record) -> float:
         return 1.0 if record.watch is None else record.watch.step_scale

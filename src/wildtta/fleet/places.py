@@ -134,7 +134,7 @@ class Places:
         self.slots.give_back(record.slot)
         record.slot, record.latest = None, None
         if record.watch is not None:
-            record.watch.forget_images()
+            record.watch.forget_samples()
         del self.active[name]
 
     def _stored(self, name: str) -> tuple[Packed, dict[str, Any]]:

@@ -9,8 +9,16 @@ the mean p̄: G is the accuracy above chance that the network claims. A network 
 ordinary images, one that gives one answer to everything loses the difference; both lose G. Certainty alone can mislead: a
 source that is certain and wrong has a large G, and entropy minimisation makes certain whatever it does. So half of the
 statistic is G of the answers themselves (p is 1 for the answer, 0 elsewhere), which knows no certainty: the share of
-pairs that get different answers. Estimates of accuracy from agreement (AETTA, https://arxiv.org/abs/2404.01351) mend the same
-weakness by the entropy of the mean answer.
+pairs that get different answers; and a pair to which both networks give the same answers counts nothing. Estimates of
+accuracy from agreement (AETTA, https://arxiv.org/abs/2404.01351) mend the same weakness by the entropy of the mean answer.
+
+**Certainty.** Where the two networks disagree, which one is more certain of its answer?
+
+    K = E 1[answers differ] (max_c p_c(x) − max_c q_c(x)),    p of the source, q of the adapted network
+
+Where each network is right as often as it says, K is the accuracy that was lost. (Where they agree nothing is.) It sees
+what spread cannot: an adapted network whose answers scatter although the stream shows one class at a time, as batch
+statistics make them do. Entropy minimisation makes certain whatever it does, so a negative K proves nothing.
 
 **Takeover.** Where one class takes over, its share is the fastest sign: how often does the adapted network answer c, and how
 often the source? The class is the one that had gained most some 640 images earlier. So the bet on it is fixed before
@@ -45,6 +53,7 @@ def lost_spread(reference: Tensor, present: Tensor) -> Tensor:
     """How much spread a network lost against a reference, for disjoint pairs of images, [n // 2], in [−1, 1].
 
     Half of it is the loss of ½‖p − p'‖², at most a quarter of which counts for one pair, half is that of 1[answers differ].
+    A pair to which both networks give the same answers counts 0: however much less certain, nothing was lost there.
 
     Args:
         reference: probabilities of the reference, [n, C]. The images must be in random order.
@@ -54,7 +63,14 @@ def lost_spread(reference: Tensor, present: Tensor) -> Tensor:
     (a, b), (c, d) = ((p[:half], p[half : 2 * half]) for p in (reference, present))
     soft = (spread(a, b) - spread(c, d)).clamp(-_MOST_OF_A_PAIR, _MOST_OF_A_PAIR) / _MOST_OF_A_PAIR
     hard = (a.argmax(1) != b.argmax(1)).float() - (c.argmax(1) != d.argmax(1)).float()
-    return 0.5 * (soft + hard)
+    same = (a.argmax(1) == c.argmax(1)) & (b.argmax(1) == d.argmax(1))
+    return torch.where(same, 0.0, 0.5 * (soft + hard))
+
+
+def lost_certainty(source: Tensor, adapted: Tensor) -> Tensor:
+    """1[answers differ] (max p − max q) of each image, [n], in [−1, 1], for probabilities [n, C] of both networks."""
+    (sure, answer), (now, present) = source.max(1), adapted.max(1)
+    return torch.where(answer != present, sure - now, 0.0)
 
 
 def taken_over(source: int, adapted: int, suspect: int) -> float:

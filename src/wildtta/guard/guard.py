@@ -23,7 +23,8 @@ class Guard:
     """
 
     shadow: float = 0.1
-    """Share of the images that the source network answers too; eight times as many while something is suspected."""
+    """Share of the images that the source network answers too; ten times as many at the start, and while something is
+    suspected."""
     sample: int = 32
     """Images in one look: as many new ones, and as many from memory."""
     memory: int = 256
@@ -38,24 +39,42 @@ class Guard:
     audit: str | os.PathLike[str] | None = None
     """File for one JSON line per look and decision; ``wildtta report`` draws it."""
     registry: CollectorRegistry | None = None
-    """A registry of prometheus_client for counters and gauges."""
+    """A registry of prometheus_client for counters and gauges. It stays in its process: a pickled guard has none."""
     name: str = "model"
-    """The label ``model`` of these metrics."""
+    """The label ``model`` of these metrics: one for each adapter."""
     seed: int = 0
     """Of the guard's own draws."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.shadow <= 1:
-            raise ValueError(f"shadow must be a share of the images in (0, 1], got {self.shadow!r}")
-        if not 0 < self.false_alarms < 1:
+        for name, what in (("shadow", "share of the images"), ("sender_share", "share")):
+            value = getattr(self, name)
+            if not _is_number(value) or not 0 < value <= 1:
+                raise ValueError(f"{name} must be a {what} in (0, 1], got {value!r}")
+        if not _is_number(self.false_alarms) or not 0 < self.false_alarms < 1:
             raise ValueError(f"false_alarms must be a probability in (0, 1), got {self.false_alarms!r}")
-        if not 0 < self.sender_share <= 1:
-            raise ValueError(f"sender_share must be a share in (0, 1], got {self.sender_share!r}")
+        for name in ("sample", "memory", "seed"):
+            if type(getattr(self, name)) is not int:
+                raise TypeError(f"{name} must be a whole number, got {getattr(self, name)!r}")
         if self.sample < 8 or self.memory < self.sample:
             raise ValueError(
                 f"expected a sample of at least 8 images and a memory of at least one sample, "
                 f"got sample={self.sample!r}, memory={self.memory!r}"
             )
+        if not isinstance(self.act, bool):
+            raise TypeError(f"act must be True or False, got {self.act!r}")
+        if self.audit is not None and not isinstance(self.audit, str | os.PathLike):
+            raise TypeError(f"audit must be a path or None, got {self.audit!r}")
+        if not isinstance(self.name, str):
+            raise TypeError(f"name must be a text, got {self.name!r}")
+        if self.registry is not None and not hasattr(self.registry, "register"):
+            raise TypeError(f"registry must be a CollectorRegistry of prometheus_client or None, got {self.registry!r}")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Guard:
+        """It never changes, and a registry cannot be copied."""
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "registry": None}
 
     def facts(self) -> dict[str, Any]:
         """The options as plain values."""
@@ -68,3 +87,7 @@ class Guard:
         from wildtta.guard.prometheus import Metrics
 
         return Metrics(self.registry, self.name)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

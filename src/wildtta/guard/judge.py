@@ -15,6 +15,8 @@ SPREAD_MARGIN = 0.08
 """Of the spread that a network may lose unpunished."""
 TAKEOVER_MARGIN = 0.06
 """Of the answers that a class may gain unpunished."""
+CERTAINTY_MARGIN = 0.05
+"""Of the certainty that may be lost where the networks disagree: 5 points of accuracy, were they calibrated."""
 _RUN = 640
 """Images after which a class that had its time in a class-ordered stream is gone."""
 _LARGEST_LOG = 600.0
@@ -22,7 +24,7 @@ _LARGEST_LOG = 600.0
 
 @dataclass(frozen=True)
 class Look:
-    """What one look saw: lost spread of pairs, and both networks' answers to the same images."""
+    """What one look saw: lost spread of pairs, lost certainty, and both networks' answers to the same images."""
 
     fresh: Sequence[float]
     """On the latest images, as they were answered."""
@@ -30,6 +32,8 @@ class Look:
     """On images from memory, by the present weights."""
     source: Sequence[int]
     adapted: Sequence[int]
+    certainty: Sequence[float] = ()
+    """Lost where the networks disagree on the latest images."""
     disagreement: float = math.nan
     """Share of the latest images that the two networks answer differently."""
     distance: float = math.nan
@@ -64,11 +68,13 @@ class Judge:
 
     - ``spread``: on the images since the last look, the mean lost spread is at most the margin;
     - ``memory``: the same on the remembered images with the present weights;
+    - ``certainty``: on the images since the last look, the source is not more certain where the networks disagree, by the
+      margin on average;
     - ``takeover``: the suspect class has at most the source's share of the answers, plus the margin;
     - ``labels``: where labels come in, the adapted network is right at least as often as the source.
 
-    The first three stand for the last under the assumption that a network that is no worse than the source keeps its
-    spread and lets no class take over.
+    The others stand for the last under the assumption that a network that is no worse than the source keeps its spread,
+    is not outdone in certainty, and lets no class take over.
     """
 
     ladder: Ladder
@@ -76,6 +82,7 @@ class Judge:
         default_factory=lambda: {
             "spread": Bettor(SPREAD_MARGIN),
             "memory": Bettor(SPREAD_MARGIN),
+            "certainty": Bettor(CERTAINTY_MARGIN),
             "takeover": Bettor(TAKEOVER_MARGIN),
             "labels": Bettor(0.0),
         }
@@ -85,6 +92,8 @@ class Judge:
     looks: int = 0
     images: int = 0
     """Seen by the guard so far; the caller counts them."""
+    _judged: int = 0
+    """Of them, those up to the last look."""
 
     @property
     def evidence(self) -> float:
@@ -100,6 +109,7 @@ class Judge:
         self.looks += 1
         self.bettors["spread"].observe(look.fresh)
         self.bettors["memory"].observe(look.remembered)
+        self.bettors["certainty"].observe(look.certainty)
         suspect = self.gains.suspect
         pairs = list(zip(look.source, look.adapted, strict=True))
         self.bettors["takeover"].observe(taken_over(source, adapted, suspect) for source, adapted in pairs)
@@ -124,7 +134,8 @@ class Judge:
     def _decide(self, can_return: bool) -> Decision | None:
         evidence = self.evidence
         before = self.ladder.rung
-        action = self.ladder.judge(evidence, suspicious=self.suspicious, can_return=can_return)
+        since, self._judged = self.images - self._judged, self.images
+        action = self.ladder.judge(evidence, suspicious=self.suspicious, can_return=can_return, images=since)
         if action is None:
             return None
         decision = Decision(

@@ -1,93 +1,77 @@
 """A random sample of the stream, with the answers of the source network: what both networks are compared on.
 
-The images are drawn by the guard itself, so that a comparison holds for any stream, one in class order or one that an
+The samples are drawn by the guard itself, so that a comparison holds for any stream, one in class order or one that an
 attacker wrote: the chance is the guard's own. They stay on the network's device and are never written anywhere.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-
-@dataclass
-class Queued:
-    """Images that wait for the source network, with what the adapter answered, [n, C] probabilities."""
-
-    images: Tensor
-    answered: Tensor
+from wildtta.guard.samples import Call, Sample, taken
 
 
-@dataclass
-class Compared:
-    """Images with the source network's probabilities for them."""
+@dataclass(frozen=True)
+class Answered:
+    """A sample with probabilities for it, [C]: the adapter's while it waits, the source network's once remembered."""
 
-    images: Tensor
-    source: Tensor
+    sample: Sample
+    probabilities: Tensor
 
 
 class Queue:
-    """A share of the images of every batch, until there are enough for one pass of the source network."""
+    """A share of the samples of every batch, until there are enough for one look."""
 
     def __init__(self, share: float, draw: random.Random) -> None:
         self.share = share
         self._draw = draw
-        self._waiting: list[Queued] = []
+        self._waiting: list[Answered] = []
 
     def __len__(self) -> int:
-        return sum(len(part.images) for part in self._waiting)
+        return len(self._waiting)
 
-    def add(self, images: Tensor, answered: Tensor) -> None:
-        """Every image has the same chance; images of another shape start the queue again."""
-        chosen = [place for place in range(len(images)) if self._draw.random() < self.share]
-        if not chosen:
-            return
-        if self._waiting and self._waiting[0].images.shape[1:] != images.shape[1:]:
-            self.clear()
-        places = torch.tensor(chosen).to(images.device, non_blocking=True)
-        self._waiting.append(Queued(images[places], answered[places]))
+    def add(self, call: Call, probabilities: Tensor) -> None:
+        """Every sample of a call has the same chance."""
+        chosen = [place for place in range(len(probabilities)) if self._draw.random() < self.share]
+        for place, sample in zip(chosen, taken(call, chosen), strict=True):
+            self._waiting.append(Answered(sample, probabilities[place].clone()))
 
-    def take(self, number: int) -> Queued:
-        """So many of those that wait, in random order; the others are dropped. (One shape suits the kernels.)"""
-        images = torch.cat([part.images for part in self._waiting])
-        answered = torch.cat([part.answered for part in self._waiting])
-        self.clear()
-        places = torch.tensor(self._draw.sample(range(len(images)), number)).to(images.device, non_blocking=True)
-        return Queued(images[places], answered[places])
+    def take(self, number: int) -> list[Answered]:
+        """So many of those that wait, in random order; the others wait on."""
+        self._draw.shuffle(self._waiting)
+        chosen, self._waiting = self._waiting[:number], self._waiting[number:]
+        return chosen
 
     def clear(self) -> None:
         self._waiting.clear()
 
 
 class Memory:
-    """Up to ``size`` earlier images; a newcomer takes the place of a random one, so that old images fade out slowly."""
+    """Up to ``size`` earlier samples; a newcomer takes the place of a random one, so that old ones fade out slowly."""
 
     def __init__(self, size: int, draw: random.Random) -> None:
         self.size = size
         self._draw = draw
-        self._kept: list[tuple[Tensor, Tensor]] = []
+        self._kept: list[Answered] = []
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def remember(self, new: Compared) -> None:
-        """Take images in; images of another shape replace everything."""
-        if self._kept and self._kept[0][0].shape != new.images.shape[1:]:
-            self.clear()
-        for image, source in zip(new.images, new.source, strict=True):
-            row = image.clone(), source.clone()  # a view would keep the whole batch alive that it came with
+    def remember(self, new: Sequence[Answered]) -> None:
+        """Take samples in."""
+        for answered in new:
             if len(self._kept) < self.size:
-                self._kept.append(row)
+                self._kept.append(answered)
             else:
-                self._kept[self._draw.randrange(self.size)] = row
+                self._kept[self._draw.randrange(self.size)] = answered
 
-    def draw(self, number: int) -> Compared:
+    def draw(self, number: int) -> list[Answered]:
         """A random part of it, in random order."""
-        chosen = self._draw.sample(self._kept, number)
-        return Compared(torch.stack([image for image, _ in chosen]), torch.stack([source for _, source in chosen]))
+        return self._draw.sample(self._kept, number)
 
     def clear(self) -> None:
         self._kept.clear()

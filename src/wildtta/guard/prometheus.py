@@ -2,58 +2,77 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wildtta.guard.judge import Decision, Judge, Look
 
 if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
+    from prometheus_client import CollectorRegistry, Counter, Gauge
+
+_GAUGES = {
+    "evidence": "Evidence e that the adapted network is worse than the source",
+    "rung": "0 learn, 1 slow, 2 pause, 4 trial, 5 source",
+    "disagreement": "Share of images that source and adapted network answer differently",
+    "top_share": "Share of the most frequent answer among the latest images",
+    "distance": "Distance of the weights from the source, relative to their length",
+}
+
+
+class _Families:
+    """The metrics of one registry. It takes a name once; its models share the metric and differ by label."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        from prometheus_client import Counter, Gauge
+
+        self.gauges: dict[str, Gauge] = {
+            name: Gauge(f"wildtta_guard_{name}", help, ["model"], registry=registry) for name, help in _GAUGES.items()
+        }
+        self.looks: Counter = Counter(
+            "wildtta_guard_looks", "Comparisons with the source", ["model"], registry=registry
+        )
+        self.decisions: Counter = Counter(
+            "wildtta_guard_decisions", "Actions of the guard", ["model", "action"], registry=registry
+        )
+
+
+_known: weakref.WeakKeyDictionary[Any, _Families] = weakref.WeakKeyDictionary()
+_turn = threading.Lock()
 
 
 class Metrics:
     """What a guard knows, as metrics of one registry, told apart by the label ``model``."""
 
     def __init__(self, registry: CollectorRegistry, model: str) -> None:
-        self._model = model
-        if registry not in _collectors:  # several guards may share a registry, which takes a name once
-            _collectors[registry] = _Collectors(registry)
-        self._to = _collectors[registry]
-
-    def show(self, look: Look, judge: Judge) -> None:
-        to, model = self._to, self._model
-        to.looks.labels(model).inc()
-        to.evidence.labels(model).set(judge.evidence)
-        to.rung.labels(model).set(int(judge.ladder.rung))
-        to.disagreement.labels(model).set(look.disagreement)
-        to.top_share.labels(model).set(look.top_share)
-        to.distance.labels(model).set(look.distance)
-
-    def count(self, decision: Decision) -> None:
-        self._to.decisions.labels(self._model, decision.action.name.lower()).inc()
-
-
-class _Collectors:
-    """The metrics of one registry."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
         try:
-            from prometheus_client import Counter, Gauge
+            import prometheus_client  # noqa: F401
         except ImportError as error:
             raise ImportError("metrics need prometheus_client: pip install 'wildtta[monitor]'") from error
+        with _turn:
+            if registry not in _known:
+                _known[registry] = _Families(registry)
+            self._families = _known[registry]
+        self._model = model
 
-        def gauge(name: str, help: str) -> Gauge:
-            return Gauge(f"wildtta_guard_{name}", help, ["model"], registry=registry)
+    def __deepcopy__(self, memo: dict[int, Any]) -> Metrics:
+        """A copied adapter goes on under the same label."""
+        return self
 
-        self.evidence = gauge("evidence", "Evidence e that the adapted network is worse than the source")
-        self.rung = gauge("rung", "0 learn, 1 slow, 2 pause")
-        self.disagreement = gauge("disagreement", "Share of images that source and adapted network answer differently")
-        self.top_share = gauge("top_share", "Share of the most frequent answer among the latest images")
-        self.distance = gauge("distance", "Distance of the weights from the source, relative to their length")
-        self.looks = Counter("wildtta_guard_looks", "Comparisons with the source", ["model"], registry=registry)
-        self.decisions = Counter(
-            "wildtta_guard_decisions", "Actions of the guard", ["model", "action"], registry=registry
-        )
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        """A registry belongs to its process: an adapter that was pickled comes back without."""
+        return type(None), ()
 
+    def show(self, look: Look, judge: Judge) -> None:
+        self._families.looks.labels(self._model).inc()
+        for name, value in (
+            ("evidence", judge.evidence),
+            ("rung", int(judge.ladder.rung)),
+            ("disagreement", look.disagreement),
+            ("top_share", look.top_share),
+            ("distance", look.distance),
+        ):
+            self._families.gauges[name].labels(self._model).set(value)
 
-_collectors: weakref.WeakKeyDictionary[CollectorRegistry, _Collectors] = weakref.WeakKeyDictionary()
+    def count(self, decision: Decision) -> None:
+        self._families.decisions.labels(self._model, decision.action.name.lower()).inc()

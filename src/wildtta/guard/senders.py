@@ -62,23 +62,31 @@ class Quotas:
         if not admitted:
             return predict(images)
         first, second = (torch.tensor(places).to(images.device) for places in (admitted, others))
-        rest = predict(images[second])
+        # Where samples see each other (batch statistics), a part of a batch would be answered otherwise than the whole.
+        whole = engine.method.mixes_samples(engine)
+        rest = predict(images if whole else images[second])
         with scaled_step(engine, len(admitted) / len(images)):
             learned = learn(images[first])
-        return merged(learned, rest, first, second)
+        return learned_from_part(rest, learned, first) if whole else merged(learned, rest, first, second)
 
     def admit(self, senders: Sequence[Hashable]) -> list[int]:
         """Positions of the inputs that may be learned from; the window moves on by all of them."""
         admitted = []
         for position, sender in enumerate(senders):
             if len(self._window) >= WINDOW:
-                self._learned[self._window.popleft()] -= 1
+                self._forget(self._window.popleft())
             within = self._learned[sender] < self.most * WINDOW
             self._window.append(sender if within else _NOT_LEARNED)
             self._learned[self._window[-1]] += 1
             if within:
                 admitted.append(position)
         return admitted
+
+    def _forget(self, sender: Hashable) -> None:
+        """One image of a sender leaves the window; a sender without any is not kept in mind."""
+        self._learned[sender] -= 1
+        if not self._learned[sender]:
+            del self._learned[sender]
 
 
 def merged(learned: Answer, rest: Answer, admitted: Tensor, others: Tensor) -> Answer:
@@ -104,3 +112,14 @@ def merged(learned: Answer, rest: Answer, admitted: Tensor, others: Tensor) -> A
     report.forwards = report.forwards + len(others)
     report.computed_forwards = report.computed_forwards + len(others)
     return Answer(output, report)
+
+
+def learned_from_part(whole: Answer, learned: Answer, admitted: Tensor) -> Answer:
+    """The answer to a ``whole`` batch, with the report of a step on the images at ``admitted``."""
+    report, before = learned.report, whole.report
+    mask = torch.zeros_like(before.mask)
+    mask[admitted] = report.mask
+    report.seen, report.entropies, report.mask = before.seen, before.entropies, mask
+    report.forwards = report.forwards + len(mask)
+    report.computed_forwards = report.computed_forwards + len(mask)
+    return Answer(whole.output, report)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
+from wildtta.network.inputs import Inputs, called
 from wildtta.network.output import logits_of
 from wildtta.step.precision import Precision, pass_precision
 
@@ -25,10 +26,11 @@ class Shadow:
                 parameter.requires_grad_(False)
 
     @torch.no_grad()
-    def logits(self, images: Tensor, precision: Precision) -> Tensor:
-        """The source network's answers."""
-        with pass_precision(precision, images.device):
-            return logits_of(self.network(images))
+    def logits(self, call: Tensor | Inputs, precision: Precision) -> Tensor:
+        """The source network's answers to the samples of a call."""
+        device = (call if isinstance(call, Tensor) else call.sample_numbers).device
+        with pass_precision(precision, device):
+            return logits_of(called(self.network, call))
 
     def apply(self, fn: Callable[[Tensor], Tensor]) -> None:
         """Follow the network to its (new) device and type; what is shared has moved already and stays as it is."""

@@ -1,6 +1,7 @@
 """The guard at work on one adapter: draws images, compares the networks, acts on the judge's decisions.
 
-Nothing waits for the device: what a look computes is read during a later batch, when it has long been there.
+What a look computes is read during a later batch, when it has long been there: nothing waits for the device, except at the
+start and while something is suspected.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from wildtta.guard.audit import Audit
-from wildtta.guard.evidence import lost_spread, probabilities
+from wildtta.guard.audit import Audit, look_facts
+from wildtta.guard.comparison import Comparison
+from wildtta.guard.evidence import probabilities
 from wildtta.guard.judge import Decision, Judge, Look
 from wildtta.guard.ladder import Ladder, Rung
-from wildtta.guard.memory import Compared, Memory, Queue
+from wildtta.guard.memory import Memory, Queue
+from wildtta.guard.pace import START, share_of
 from wildtta.guard.scaling import scaled_step
 from wildtta.guard.shadow import Shadow
 from wildtta.guard.snapshots import Snapshot, Snapshots
@@ -28,13 +31,11 @@ if TYPE_CHECKING:
     from wildtta.guard.guard import Guard
 
 _SLOW = 0.25
-_LAG = 1280
-"""Images by which suspicion may follow what caused it."""
-_SNAPSHOTS, _APART = 4, 640
+_LAG = 5120
+"""Images by which suspicion may follow what caused it: a drift is small for long before it can be told from chance."""
+_SNAPSHOTS, _APART = 4, 2560
 _LOOKS_REMEMBERED = 32
 """Looks until the memory has been replaced once: 10,000 images with the default."""
-_CLOSER = 8.0
-"""The shadow's share is so many times as large while something is suspected."""
 
 
 class Watch:
@@ -43,6 +44,8 @@ class Watch:
     def __init__(
         self, guard: Guard, network: nn.Module, learning: Sequence[str], shadow: Shadow | None = None
     ) -> None:
+        if getattr(network, "rows_per_sample", 1) > 1:
+            raise ValueError("a guard compares one answer per image; segmentation is not watched yet: leave guard= out")
         self.guard = guard
         self.judge = Judge(Ladder(guard.false_alarms))
         self.last_look: Look | None = None
@@ -53,8 +56,9 @@ class Watch:
         self._queue = Queue(guard.shadow, draw)
         self._memory = Memory(guard.memory, draw)
         self._snapshots = Snapshots(_SNAPSHOTS, _APART)
-        self._pending: list[Tensor] = []
+        self._pending: Comparison | None = None
         self._suspected_since: int | None = None
+        self._began = 0
         self._audit = None if guard.audit is None else Audit(guard.audit)
         self._metrics = guard.metrics()
         if self._audit is not None:
@@ -66,15 +70,37 @@ class Watch:
         self, engine: Engine, images: Tensor, learn: Callable[[Tensor], Answer], predict: Callable[[Tensor], Answer]
     ) -> Answer:
         """Answer a batch by ``learn``, as far as the present rung lets it, and look at the answer."""
-        scale = self.step_scale
+        self.prepare(engine)
+        scale, by_source = self.step_scale, self.source_answers
         if scale == 0:
             answer = predict(images)
         else:
             with scaled_step(engine, scale):
                 answer = learn(images)
-        self.observe(engine, images, answer.output.logits)
+        own = answer.output.logits
+        if by_source:
+            answer = self._by_source(engine, images, answer)
+        # In a trial the adapter's own answers are looked at, which nobody else gets.
+        self.observe(engine, images, own if scale else answer.output.logits)
         answer.report.disagreement = self.disagreement
         return answer
+
+    def prepare(self, engine: Engine) -> None:
+        """Before a batch, where looking closely pays: act on the last look now, at the price of waiting for the device."""
+        if self.close:
+            self._finish_look(engine)
+
+    def predict(self, engine: Engine, images: Tensor, predict: Callable[[Tensor], Answer]) -> Answer:
+        """Answer a caller who paused the adapter: by the network that answers at present."""
+        answer = predict(images)
+        return self._by_source(engine, images, answer) if self.source_answers else answer
+
+    def _by_source(self, engine: Engine, images: Tensor, answer: Answer) -> Answer:
+        """The same step with the source network's answer."""
+        call = images if engine.inputs is None else engine.inputs
+        output = answer.output.answering(self._shadow.logits(call, engine.precision).to(answer.output.logits.dtype))
+        answer.report.entropies = output.entropies
+        return Answer(output, answer.report)
 
     @property
     def disagreement(self) -> float:
@@ -86,15 +112,35 @@ class Watch:
         """1: learn, ¼: slowed down, 0: predict only."""
         if not self.guard.act:
             return 1.0
-        return {Rung.LEARN: 1.0, Rung.SLOW: _SLOW}.get(self.judge.ladder.rung, 0.0)
+        return {Rung.LEARN: 1.0, Rung.TRIAL: 1.0, Rung.SLOW: _SLOW}.get(self.judge.ladder.rung, 0.0)
+
+    @property
+    def source_answers(self) -> bool:
+        """Whether the source network answers: after a return to it, until what is learned anew has passed its trial."""
+        return self.guard.act and self.judge.ladder.rung >= Rung.TRIAL
+
+    @property
+    def _resting(self) -> bool:
+        """Whether the source answers alone, so that there is nothing to compare."""
+        return self.guard.act and self.judge.ladder.rung == Rung.SOURCE
+
+    @property
+    def close(self) -> bool:
+        """Whether to look closely: at the start there is nothing to go back to but the source."""
+        return self.judge.suspicious or self._age <= START
+
+    @property
+    def _age(self) -> int:
+        """Images since learning began, or began anew."""
+        return self.judge.images - self._began
 
     def observe(self, engine: Engine, images: Tensor, logits: Tensor) -> None:
         """Look at what was answered, and act on what an earlier look showed."""
         self._finish_look(engine)
-        self.judge.images += len(images)
-        closer = _CLOSER if self.judge.suspicious else 1.0
-        self._queue.share = min(1.0, closer * self.guard.shadow)
-        self._queue.add(images, probabilities(logits))
+        self.judge.images += len(logits)
+        usual = self.guard.shadow
+        self._queue.share = usual if self._resting else share_of(usual, self._age, suspicious=self.judge.suspicious)
+        self._queue.add(images if engine.inputs is None else engine.inputs, probabilities(logits))
         if len(self._queue) >= self.guard.sample:
             self._look(engine)
 
@@ -103,11 +149,11 @@ class Watch:
     def moved(self, fn: Callable[[Tensor], Tensor]) -> None:
         """The network went to another device or type: what was drawn before is dropped."""
         self._shadow.apply(fn)
-        self.forget_images()
+        self.forget_samples()
 
-    def forget_images(self) -> None:
-        """Drop the images and snapshots that were kept; what was decided so far stands."""
-        self._pending.clear()
+    def forget_samples(self) -> None:
+        """Drop the samples and snapshots that were kept; what was decided so far stands."""
+        self._pending = None
         self._queue.clear()
         self._memory.clear()
         self._snapshots.clear()
@@ -117,7 +163,7 @@ class Watch:
         snapshot = self._snapshots.before(self.judge.images)
         if snapshot is None:
             raise RuntimeError(
-                "there is no healthy snapshot yet: the guard takes one every 640 images while nothing is suspected; "
+                f"there is no healthy snapshot yet: the guard takes one every {_APART:,} images while nothing is suspected; "
                 "reset() goes back to the source"
             )
         snapshot.restore(engine)
@@ -125,8 +171,9 @@ class Watch:
 
     def restart(self) -> None:
         """The adapter was reset or got another state: nothing of what was seen speaks about it."""
-        self.forget_images()
+        self.forget_samples()
         self._suspected_since = None
+        self._began = 0
         self.judge = Judge(Ladder(self.guard.false_alarms))
 
     def labelled(self, engine: Engine, images: Tensor, labels: Tensor) -> None:
@@ -140,50 +187,31 @@ class Watch:
     # -- a look ----------------------------------------------------------------------------------------------------------
 
     def _look(self, engine: Engine) -> None:
-        """Compare on the queue's images and on a part of the memory; everything stays on the device."""
-        fresh = self._queue.take(self.guard.sample)
-        source, answered = probabilities(self._shadow.logits(fresh.images, engine.precision)), fresh.answered
-        self._pending = [lost_spread(source, answered), torch.stack([source.argmax(1), answered.argmax(1)])]
-        if len(self._memory) >= 2 * self.guard.sample:
-            known = self._memory.draw(self.guard.sample)
-            present = probabilities(engine.method.predicted(engine, known.images).logits)
-            answers = torch.stack([known.source.argmax(1), present.argmax(1)])
-            self._pending += [lost_spread(known.source, present), answers]
-        self._pending.append(engine.distance())
-        if not self.judge.suspicious:
-            # What is suspected must not push out what it is judged by.
-            part = slice(max(1, self.guard.memory // _LOOKS_REMEMBERED))
-            self._memory.remember(Compared(fresh.images[part], source[part]))
+        """Compare on the queue's samples and on a part of the memory; everything stays on the device."""
+        known = (
+            [] if self._resting or len(self._memory) < 2 * self.guard.sample else self._memory.draw(self.guard.sample)
+        )
+        # Whole samples: few shapes suit the kernels.
+        latest = self._queue.take(len(self._queue) // self.guard.sample * self.guard.sample)
+        newcomers = max(1, self.guard.memory // _LOOKS_REMEMBERED)
+        self._pending = Comparison.of(engine, self._shadow, latest, known, newcomers)
 
     def _finish_look(self, engine: Engine) -> None:
         """Read the numbers of the last look, judge them, act."""
-        if not self._pending:
+        if self._pending is None:
             return
-        sizes = [part.numel() for part in self._pending]
-        numbers = torch.cat([part.reshape(-1).double() for part in self._pending]).tolist()
-        self._pending = []
-        parts = _split(numbers, sizes)
-        fresh, new, distance = parts[0], parts[1], parts[-1]
-        remembered, old = (parts[2], parts[3]) if len(parts) > 3 else ([], [])
-        source, adapted = _halves(new)
-        further = _halves(old)
-        look = Look(
-            fresh=fresh,
-            remembered=remembered,
-            source=source + further[0],
-            adapted=adapted + further[1],
-            disagreement=sum(s != a for s, a in zip(source, adapted, strict=True)) / len(source),
-            distance=distance[0],
-            top_share=max(map(adapted.count, adapted)) / len(adapted),
-            source_top_share=max(map(source.count, source)) / len(source),
-        )
+        look, newcomers = self._pending.read(engine)
+        self._pending = None
         self.last_look = look
         decision = self.judge.see(look, can_return=self._refuge() is not None)
+        if not self.judge.suspicious:
+            # What is suspected must not push out what it is judged by.
+            self._memory.remember(newcomers)
         self._follow_suspicion(engine)
         if self._metrics is not None:
             self._metrics.show(look, self.judge)
         if self._audit is not None:
-            self._audit.write("look", **self._state(look))
+            self._audit.write("look", **look_facts(self.judge, look))
         self._act(engine, decision)
 
     def _follow_suspicion(self, engine: Engine) -> None:
@@ -192,7 +220,7 @@ class Watch:
             self._suspected_since = self._suspected_since or judge.images
             return
         self._suspected_since = None
-        if judge.ladder.rung == Rung.LEARN:
+        if judge.ladder.rung in (Rung.LEARN, Rung.TRIAL):
             self._snapshots.keep(engine, judge.images)
 
     def _refuge(self) -> Snapshot | None:
@@ -205,6 +233,8 @@ class Watch:
         if decision is None:
             return
         self.decisions.append(decision)
+        if decision.action == Rung.TRIAL:
+            self._began = decision.images
         if self._metrics is not None:
             self._metrics.count(decision)
         if self._audit is not None:
@@ -213,46 +243,16 @@ class Watch:
             self._audit.write(
                 "decision", action=action, look=decision.look, images=decision.images, acted=self.guard.act, **facts
             )
-        if not self.guard.act:
+        if not self.guard.act or decision.action not in (Rung.SNAPSHOT, Rung.SOURCE):
             return
         if decision.action == Rung.SNAPSHOT:
             snapshot = self._refuge()
             assert snapshot is not None
             snapshot.restore(engine)
             self._snapshots.drop_after(snapshot.images)
-        elif decision.action == Rung.SOURCE:
+        else:
             engine.restart()
             self._snapshots.clear()
-
-    def _state(self, look: Look) -> dict[str, object]:
-        judge = self.judge
-        return {
-            "look": judge.looks,
-            "images": judge.images,
-            "rung": judge.ladder.rung.name.lower(),
-            "evidence": judge.evidence,
-            "disagreement": look.disagreement,
-            "top_share": look.top_share,
-            "source_top_share": look.source_top_share,
-            "distance": look.distance,
-            "lost_spread": _mean(look.fresh),
-            "lost_spread_memory": _mean(look.remembered),
-        }
-
-
-def _split(numbers: list[float], sizes: list[int]) -> list[list[float]]:
-    parts, start = [], 0
-    for size in sizes:
-        parts.append(numbers[start : start + size])
-        start += size
-    return parts
-
-
-def _halves(answers: list[float]) -> tuple[list[int], list[int]]:
-    half = len(answers) // 2
-    whole = [int(answer) for answer in answers]
-    return whole[:half], whole[half:]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else math.nan
+        # What the old weights answered says nothing about these.
+        self._pending, self._suspected_since = None, None
+        self._queue.clear()

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from wildtta.guard import Guard
 from wildtta.guard.audit import read_audit
 from wildtta.report.chart import Line, LineChart
 from wildtta.report.document import Section
@@ -15,7 +16,8 @@ from wildtta.report.figure import Figure
 from wildtta.report.table import Column, Number, Table, TableRow
 
 _NOTE = (
-    "slow: a quarter of each step; pause: predict only; snapshot, source: back to earlier weights, or to the first ones"
+    "slow: a quarter of each step; pause: predict only; snapshot: back to earlier weights; source: back to the first ones, "
+    "which answer; trial: the source still answers while the network learns aside; learn: as without a guard"
 )
 
 
@@ -30,16 +32,22 @@ def audit_section(path: str | os.PathLike[str]) -> Section:
     figure = Figure(
         name="guard",
         title=f"What the guard saw: {name}",
-        charts=[_evidence(looks), _shares(looks)],
+        charts=[_evidence(looks, _slows_down(lines)), _shares(looks)],
         subtitle=f"{len(looks)} looks over {looks[-1]['images']:,} images",
     )
     return Section(label=name, tables=[_decided(name, decisions)], figures=[figure], undecided=(), keys=frozenset())
 
 
-def _evidence(looks: Sequence[dict[str, Any]]) -> LineChart:
+def _slows_down(lines: Sequence[dict[str, Any]]) -> float:
+    """The evidence of the first rung, 1/α of the guard that wrote last (an audit may hold several starts)."""
+    starts = [line["guard"]["false_alarms"] for line in lines if line["kind"] == "start"]
+    return 1 / (starts[-1] if starts else Guard().false_alarms)
+
+
+def _evidence(looks: Sequence[dict[str, Any]], slows_down: float) -> LineChart:
     images = [look["images"] for look in looks]
     evidence = [math.log10(max(look["evidence"], 1e-3)) for look in looks]
-    slow = Line(label="slows down", x=[images[0], images[-1]], y=[2, 2], dashed=True)
+    slow = Line(label="slows down", x=[images[0], images[-1]], y=[math.log10(slows_down)] * 2, dashed=True)
     return LineChart(
         title="Evidence that the adapted network is worse",
         x_label="images so far",

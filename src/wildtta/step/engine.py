@@ -290,18 +290,21 @@ class Engine:
     def calling(self, call: Tensor | Inputs) -> Iterator[Tensor]:
         """The batch of a call, without a graph, as the passes within take it.
 
-        Of several arguments, those of a sample that is not finite are passed as zeros; its level still tells.
+        Of several arguments, those of a sample that is not finite are passed as zeros; its level still tells. Within one
+        call there may be another (the guard's, on samples that it remembers).
         """
-        if isinstance(call, Tensor):
-            yield _ordinary(call)
-            return
-        ordinary = call.mapped(_ordinary)
-        self._input_levels = levels_of(ordinary)
-        self.inputs = blanked(ordinary, torch.isfinite(self._input_levels))
+        outer = self.inputs, self._input_levels
         try:
-            yield self.inputs.sample_numbers
+            if isinstance(call, Tensor):
+                self.inputs = self._input_levels = None
+                yield _ordinary(call)
+            else:
+                ordinary = call.mapped(_ordinary)
+                self._input_levels = levels_of(ordinary)
+                self.inputs = blanked(ordinary, torch.isfinite(self._input_levels))
+                yield self.inputs.sample_numbers
         finally:
-            self.inputs = self._input_levels = None
+            self.inputs, self._input_levels = outer
 
     def levels(self, images: Tensor) -> Tensor:
         """How large each sample of a batch is, [B] (:mod:`wildtta.network.levels`)."""
