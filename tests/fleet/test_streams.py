@@ -10,6 +10,7 @@ import torch
 
 import wildtta
 from fleet_streams import pool, trained
+from wildtta.guard.ladder import Rung
 
 
 def fleet_of(method: str = "tent", **options) -> wildtta.Fleet:
@@ -168,3 +169,17 @@ def test_every_stream_has_a_guard_of_its_own(tmp_path):
     assert fleet["flooded"].last.disagreement >= 0
     assert {path.name for path in (tmp_path / "audit").iterdir()} == {"calm.jsonl", "flooded.jsonl"}
     assert b'wildtta_guard_looks_total{model="flooded"}' in generate_latest(registry)
+
+
+def test_the_source_answers_for_a_stream_whose_guard_went_back_to_it():
+    fleet = fleet_of("tent", guard=wildtta.Guard(), lr=0.05)
+    source = trained("resnet_gn", torch.float32).eval()
+    for step in range(3):
+        fleet(torch.cat((images(0, 4, 4 * step), images(1, 4, 4 * step))), ["a"] * 4 + ["b"] * 4)
+    fleet["a"].guard.judge.ladder.rung = Rung.SOURCE
+    batch = torch.cat((images(0, 4, 40), images(1, 4, 40)))
+    answers = fleet(batch, ["a"] * 4 + ["b"] * 4)
+    with torch.no_grad():
+        bare = source(batch)
+    assert torch.allclose(answers[:4], bare[:4], atol=1e-4)
+    assert not torch.allclose(answers[4:], bare[4:], atol=1e-2)
