@@ -7,34 +7,37 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
+import wildtta
 from wildtta.checkup.trials import SHIFTS, TRIALS, Trial
+from wildtta.network import inspect_network
 from wildtta.network.output import logits_of
 from wildtta.streams import Domain
 from wildtta.streams.labels import IntArray
 
-PASSES = {"none": 1.0, "tent": 3.0, "steady": 3.5, "sar": 6.0}
-"""Time of a step in forward passes (a backward pass through the whole network takes about two)."""
+STEPS = {"tent": 1.0, "steady": 1.3, "sar": 2.1}
+"""Time of a method's step in steps of Tent, which are one forward and one backward pass; one that isn't here: as SAR's."""
 MOST_IMAGES, FEWEST_IMAGES = 1000, 100
 ENOUGH_IMAGES = 500
 """Rather fewer shifts than fewer images of each: a method needs a stream to show what it does."""
-CORE = 2
+CORE = 3
 """So many of the first trials decide; they get their images before others get their time."""
 _TIMED, _TIMED_SINGLY = 32, 4
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds that the bare network takes for an image."""
+    """Seconds that the bare network takes for an image, and a step of Tent in units of that."""
 
     in_batches: float
     alone: float
+    step: float = 3.0
 
     def of(self, trial: Trial) -> float:
         """About how long a trial takes for an image."""
-        return PASSES.get(trial.method, PASSES["sar"]) * (self.alone if trial.batch_size == 1 else self.in_batches)
+        passes = self.step * STEPS.get(trial.method, STEPS["sar"])
+        return passes * (self.alone if trial.batch_size == 1 else self.in_batches)
 
 
 @dataclass(frozen=True)
@@ -84,23 +87,26 @@ def plan_within(
 
 
 def measured_pace(network: nn.Module, batch_of: Callable[[IntArray], Tensor], available: int) -> Pace:
-    """The pace on the first images, after a warm-up."""
+    """The pace on the first images, after a warm-up. The network is as before afterwards."""
     together, alone = np.arange(min(_TIMED, available)), np.arange(1)
+    adaptable = bool(inspect_network(network, example=batch_of(together[:2])).norm_names)
+    bare = wildtta.adapt(network, "none", example=batch_of(together[:2]))
+    in_batches, singly = _seconds(bare, batch_of(together), 1), _seconds(bare, batch_of(alone), _TIMED_SINGLY)
+    bare.unload()
+    if not adaptable:
+        return Pace(in_batches, singly)
+    adapted = wildtta.adapt(network, "tent", example=batch_of(together[:2]))
+    step = _seconds(adapted, batch_of(together), 1)
+    adapted.unload()
+    return Pace(in_batches, singly, step / in_batches)
 
-    def seconds(part: IntArray, repeats: int) -> float:
-        began = 0.0
-        for repeat in range(repeats + 1):
-            if repeat == 1:  # the first is the warm-up
-                began = time.perf_counter()
-            # Reading a number back waits for the device.
-            float(logits_of(network(batch_of(part))).float().sum())
-        return (time.perf_counter() - began) / (repeats * len(part))
 
-    trains = {module: module.training for module in network.modules()}
-    network.eval()
-    try:
-        with torch.inference_mode():
-            return Pace(seconds(together, 1), seconds(alone, _TIMED_SINGLY))
-    finally:
-        for module, training in trains.items():
-            module.training = training
+def _seconds(model: nn.Module, images: Tensor, repeats: int) -> float:
+    """Time for an image, after one call that warms up."""
+    began = 0.0
+    for repeat in range(repeats + 1):
+        if repeat == 1:
+            began = time.perf_counter()
+        # Reading a number back waits for the device.
+        float(logits_of(model(images)).float().sum())
+    return (time.perf_counter() - began) / (repeats * len(images))

@@ -29,7 +29,7 @@ def _network(checkup: Checkup) -> str:
     if network.batch_norm:
         learning = "none learns by gradients: steady follows their statistics"
     else:
-        learning = f"{network.learning_norms} learn with steady ({network.learning_values:,} of {network.parameters:,} numbers)"
+        learning = f"{network.learning_norms} of them may learn with steady ({network.learning_values:,} of {network.parameters:,} numbers)"
     lines = [
         f"{network.name}, {network.family}: {network.classes} classes, head {network.head!r}, "
         f"{network.feature_width} features",
@@ -78,7 +78,7 @@ def _trials(checkup: Checkup) -> str:
         for result in ordered
     ]
     title = f"Gain over no adaptation, points of {what} ± 95 % interval (paired, over images):"
-    missing = ", ".join(map(str, checkup.left_out))
+    missing = "; ".join(map(str, checkup.left_out))
     ending = [_wrapped(f"Not tried, for want of time: {missing}. Give more --minutes.")] if missing else []
     return "\n".join([_wrapped(title), *_columns([*headings, *rows], left=2), *ending])
 
