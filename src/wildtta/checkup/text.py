@@ -6,7 +6,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from wildtta.checkup.advice import signed
+from wildtta.checkup.advice import DEFAULT, signed
+from wildtta.checkup.trials import Trial
 
 if TYPE_CHECKING:
     from wildtta.checkup.result import Checkup
@@ -29,7 +30,8 @@ def _network(checkup: Checkup) -> str:
     if network.batch_norm:
         learning = "none learns by gradients: steady follows their statistics"
     else:
-        learning = f"{network.learning_norms} of them may learn with steady ({network.learning_values:,} of {network.parameters:,} numbers)"
+        numbers = f"{network.learning_values:,} of {network.parameters:,} numbers"
+        learning = f"{network.learning_norms} of them may learn with steady ({numbers})"
     lines = [
         f"{network.name}, {network.family}: {network.classes} classes, head {network.head!r}, "
         f"{network.feature_width} features",
@@ -66,7 +68,7 @@ def _trials(checkup: Checkup) -> str:
         ["", "", "", "all", *(first for first, _, _ in named)],
         ["method", "stream", "clean", "shifts", *(last for _, _, last in named)],
     ]
-    ordered = sorted(checkup.trials, key=lambda result: (result.trial.method != "steady", result.trial.method))
+    ordered = sorted(checkup.trials, key=lambda result: _place(result.trial))
     rows = [
         [
             result.trial.method,
@@ -81,6 +83,11 @@ def _trials(checkup: Checkup) -> str:
     missing = "; ".join(map(str, checkup.left_out))
     ending = [_wrapped(f"Not tried, for want of time: {missing}. Give more --minutes.")] if missing else []
     return "\n".join([_wrapped(title), *_columns([*headings, *rows], left=2), *ending])
+
+
+def _place(trial: Trial) -> tuple[bool, str, bool, bool]:
+    """The default method first; of each method large batches before single images, shuffled before class order."""
+    return trial.method != DEFAULT, trial.method, trial.batch_size == 1, trial.order != "shuffled"
 
 
 def _advice(checkup: Checkup) -> str:
