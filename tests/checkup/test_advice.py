@@ -81,3 +81,12 @@ def test_reasons_name_harm_on_clean_images_single_images_rivals_and_weak_answers
         assert words in text
     assert "stood in" not in text
     assert "stood in" in " ".join(advice(NETWORK, weak, trials, labelled=False).reasons)
+
+
+def test_a_network_that_guesses_or_always_says_the_same_is_noticed() -> None:
+    trials = _steady((5.0, 1.0), (5.0, 1.0))
+    guessing = [replace(CLEAN, entropy=0.97), INPUTS[1]]
+    assert advice(NETWORK, guessing, trials, labelled=False).verdict == "cannot tell"
+    same = advice(NETWORK, [replace(CLEAN, top_class=0.8), INPUTS[1]], trials, labelled=False)
+    assert same.verdict == "use it"
+    assert any("One class takes 80 %" in reason for reason in same.reasons)

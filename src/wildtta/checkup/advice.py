@@ -28,6 +28,10 @@ SHORT_STREAM = 400
 """Images: on fewer the default method has hardly begun. Its evidence takes 64 to appear and 256 more to be trusted."""
 WEAK = 0.2
 """Score on shifted images below which there is little right to learn from."""
+CLUELESS = 0.9
+"""Entropy of clean images, in units of ln C, from which on a network knows nothing about them."""
+ONE_SIDED = 0.5
+"""Share of one class among the answers on clean images that a sample of many classes does not explain."""
 UNHURT = 0.02
 """Loss of score by the shifts below which there is nothing to repair."""
 
@@ -50,6 +54,15 @@ def advice(network: NetworkFacts, inputs: Sequence[Inputs], trials: Sequence[Tri
             [
                 f"{network.name} has no norm layer with affine parameters, and only those learn. You may choose others with "
                 "adapt(…, parameters=…), at your own risk."
+            ],
+        )
+    if inputs[0].entropy > CLUELESS:
+        return Advice(
+            "cannot tell",
+            "Cannot tell: the network does not know these images.",
+            [
+                f"Its entropy on clean images is {inputs[0].entropy:.2f} ln C, where 1 is guessing. Are its weights loaded, are "
+                "these images of its classes, and is the preprocessing its own (--protocol)? Until then no number here counts."
             ],
         )
     own = [result for result in trials if result.trial.method == DEFAULT]
@@ -171,6 +184,11 @@ def _input_reasons(network: NetworkFacts, inputs: Sequence[Inputs], labelled: bo
         reasons.append(
             f"Accuracy on clean images is {100 * clean.score:.0f} %, about chance, though the network is sure: are the class "
             "folders, sorted by name, in the order of its outputs, and is the preprocessing its own? If not, nothing here counts."
+        )
+    if network.classes > 2 and clean.top_class > ONE_SIDED:
+        reasons.append(
+            f"One class takes {100 * clean.top_class:.0f} % of the answers on clean images. Unless your images are of one class, "
+            "look at the preprocessing; and draw from all classes to see what class order does."
         )
     weak = [each for each in shifted if each.score < max(WEAK, 1.5 / network.classes)]
     if weak:

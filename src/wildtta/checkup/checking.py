@@ -115,7 +115,7 @@ class _Work:
         self._done += seconds
         if self._report is not None:
             each = self.pace.in_batches + sum(map(self.pace.of, self._trials))
-            self._report(self._done / (self._images * self._domains * each), self._doing)
+            self._report(min(1.0, self._done / (self._images * self._domains * each)), self._doing)
 
 
 def as_input(pixels: Tensor, part: IntArray, protocol: InputProtocol, network: nn.Module) -> Tensor:
