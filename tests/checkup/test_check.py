@@ -116,14 +116,17 @@ def test_a_network_without_norm_layers_is_told_so_and_still_looked_at() -> None:
 def test_few_images_tell_nothing_and_the_work_is_reported() -> None:
     images, labels = _glyphs(40)
     shares: list[float] = []
+    bare = network("resnet_gn")
+    kept = snapshot(bare)
     found = check(
-        network("resnet_gn"), images, labels, protocol="glyphs", shifts=[BLUR], trials=STEADY,
+        bare, images, labels, protocol="glyphs", shifts=[BLUR], trials=STEADY,
         report=lambda share, _: shares.append(share),
     )  # fmt: skip
     assert found.advice.verdict == "cannot tell"
     assert "40 images are too few" in found.advice.headline
     assert shares == sorted(shares)
     assert shares[-1] == pytest.approx(1)
+    assert all(torch.equal(value, snapshot(bare)[name]) for name, value in kept.items())  # timing it changed nothing
 
 
 def test_labels_in_another_order_than_the_outputs_are_noticed() -> None:

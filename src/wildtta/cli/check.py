@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -77,7 +78,11 @@ def check(
 
 def _sample(model: str, data: Path | None, network: nn.Module, number: int, *, seed: int, use_labels: bool) -> Sample:
     if data is not None:
-        return folder_sample(data, inspect_network(network).classes, seed=seed, use_labels=use_labels)
+        with warnings.catch_warnings():
+            # That a made-up input did not fit says nothing: it is looked at again with real images.
+            warnings.simplefilter("ignore")
+            classes = inspect_network(network).classes
+        return folder_sample(data, classes, seed=seed, use_labels=use_labels)
     if model.startswith("glyphs:"):
         return glyph_sample(number, seed=seed, use_labels=use_labels)
     raise BenchError("name a folder of images with --data; only the embedded networks (glyphs:...) come with their own")
