@@ -83,7 +83,7 @@ class Progress:
             since, before, least = self._began, 0.0, TELLING_AT_ONCE
         if share < least or now <= since:
             return ""
-        return f"about {_duration((1 - share) * (now - since) / (share - before))} left"
+        return f"about {duration((1 - share) * (now - since) / (share - before))} left"
 
     def say(self, text: str, style: str = "") -> None:
         """A line that stays."""
@@ -110,7 +110,7 @@ def shown(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T
         progress.end()
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """``40 s``, ``3 min`` or ``1.5 h``."""
     if seconds < 90:
         return f"{seconds:.0f} s"
