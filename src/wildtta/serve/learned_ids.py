@@ -70,11 +70,6 @@ class LearnedIds:
         if self._lines > 2 * self._most:
             self._rewrite()
 
-    def forget(self) -> None:
-        """The state is the initial one again, and is saved: nothing was learned."""
-        self._calls.clear()
-        self._rewrite()
-
     def sync(self) -> None:
         """Onto the disk, as far as it is written: before a state that holds these ids is."""
         if self._path.exists():

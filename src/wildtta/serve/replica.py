@@ -55,6 +55,7 @@ class Replica:
             wait=settings.wait,
             busy=settings.busy,
             most=settings.limits.waiting,
+            tenants=settings.active,
             alone=settings.alone,
         )
         self.started = time.time()
@@ -156,7 +157,7 @@ class Replica:
     def _answer(self, group: Group) -> None:
         """Answer a group; where it cannot be answered as a whole, each tenant on its own, so that one harms no other."""
         try:
-            self._turn(group)
+            self._turns(group)
         except Exception as error:
             left = [request for request in group.requests if not request.answer.done()]
             tenants = list(dict.fromkeys(request.tenant for request in left))
@@ -173,12 +174,22 @@ class Replica:
                     own = [request for request in left if request.tenant == tenant]
                     self._answer(Group(own, group.overloaded))
 
-    def _turn(self, group: Group) -> None:
-        requests = group.requests
+    def _turns(self, group: Group) -> None:
+        """One turn of the fleet, or two: a stream learns from all of its images in a turn or from none."""
+        learn = [
+            (request, self._tenants.may_learn(request, overloaded=request.tenant in group.overloaded))
+            for request in group.requests
+        ]
+        learners = {request.tenant for request, flag in learn if flag}
+        apart = [(request, flag) for request, flag in learn if request.tenant in learners and not flag]
+        together = [(request, flag) for request, flag in learn if request.tenant not in learners or flag]
+        for part in filter(None, (apart, together)):
+            self._turn([request for request, _ in part], [flag for _, flag in part])
+
+    def _turn(self, requests: list[Request], learn: list[bool]) -> None:
         images = torch.cat([self._normalised(request.images) for request in requests])
         streams = [request.tenant for request in requests for _ in request.images]
         tenants = self._tenants
-        learn = [tenants.may_learn(request, overloaded=request.tenant in group.overloaded) for request in requests]
         flags = [flag for request, flag in zip(requests, learn, strict=True) for _ in request.images]
         with self._fleet.turn(images, streams, learn=flags) as turn:
             logits = turn.logits.detach().float().cpu().numpy()

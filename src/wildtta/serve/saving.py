@@ -53,8 +53,6 @@ class Saver:
         """Save one tenant, or all (None); whether it worked."""
         if tenant is None:
             self._next = time.monotonic() + self._seconds
-        if tenant is None and not self._unsaved and self.alarm is None:
-            return True
         try:
             self._save(tenant)
         except OSError as error:

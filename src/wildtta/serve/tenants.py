@@ -5,7 +5,6 @@ Everything here happens in the replica's own thread.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import time
@@ -25,7 +24,7 @@ from wildtta.serve.waiting import Request
 
 VERBS = ("pause", "resume", "rollback", "reset")
 _BESIDE = "requests"
-"""Folder in that of the states: which requests each was learned from, and who is paused."""
+"""Folder in that of the states: which requests each of them was learned from."""
 _MEASURED_EVERY = 1.0
 """Seconds between two measurements of a tenant's distance from the source."""
 
@@ -36,7 +35,6 @@ class Tenant:
     def __init__(self, name: str, stream: Any, ids: LearnedIds | None) -> None:
         self.name, self.stream, self.ids = name, stream, ids
         self.history = History()
-        self.paused = False
         self.calls = 0
         """Of the stream, before the present turn."""
         self.distance: float | None = None
@@ -95,7 +93,7 @@ class Tenants:
             tenant.history.dropped += 1
             tenant.history.point().dropped += 1
             return False
-        return not tenant.paused and request.id not in tenant.ids
+        return not tenant.stream.paused and request.id not in tenant.ids
 
     def note_ids(self, requests: Sequence[Request], learn: Sequence[bool]) -> bool:
         """Write down which requests are about to be learned from; False where that is impossible."""
@@ -151,14 +149,9 @@ class Tenants:
             getattr(tenant.stream, verb)()
         except RuntimeError as error:
             raise Refusal(409, str(error)) from error
-        tenant.paused = bool(tenant.stream.paused)
-        if verb in ("pause", "resume"):
-            self._keep_pause(tenant)
-        else:
-            self.saver.changed(name)
-            saved = self.saver.now(name)
-            if verb == "reset" and saved and tenant.ids is not None:
-                tenant.ids.forget()
+        before = self.saver.alarm
+        self.saver.now(None)
+        self._tell_alarm(before)
         tenant.history.happened("verb", verb, alarm=False)
         log("an administrator acted", tenant=name, verb=verb)
         return self._told(tenant, None)
@@ -198,9 +191,6 @@ class Tenants:
             stream = self._fleet[name]
             ids = LearnedIds(self._folder / f"{name}.ids", most=self._settings.remembered, calls=stream.calls)
             tenant = Tenant(name, stream, ids)
-            if self._pause_file(name).exists():
-                stream.pause()
-                tenant.paused = True
             log("tenant taken up", tenant=name, calls=stream.calls, ids=len(ids), lost_steps=ids.lost)
             if ids.lost:
                 text = f"the process before ended suddenly: {ids.lost} steps since the last save are lost"
@@ -211,24 +201,10 @@ class Tenants:
             self._seen.popitem(last=False)
         return tenant
 
-    def _keep_pause(self, tenant: Tenant) -> None:
-        file = self._pause_file(tenant.name)
-        with contextlib.suppress(FileNotFoundError):
-            file.unlink()
-        if tenant.paused:
-            try:
-                file.parent.mkdir(parents=True, exist_ok=True)
-                file.touch()
-            except OSError as error:
-                self._failed(error)
-
-    def _pause_file(self, name: str) -> Path:
-        return self._folder / f"{name}.paused"
-
     def _told(self, tenant: Tenant, since: float | None) -> dict[str, Any]:
         return {
             "name": tenant.name,
-            "paused": tenant.paused,
+            "paused": tenant.stream is not None and bool(tenant.stream.paused),
             "rung": ("learn", "slow", "pause")[min(tenant.rung, 2)],
             "guarded": self._settings.guard is not None and tenant.stream is not None,
             "distance": tenant.distance,

@@ -6,6 +6,7 @@ Under overload the tenants that have more waiting than their share are answered 
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import OrderedDict, deque
@@ -17,7 +18,7 @@ from wildtta.serve.decoding import Array
 from wildtta.serve.refusal import Refusal
 
 
-@dataclass
+@dataclass(eq=False)
 class Request:
     """Images of one tenant that want an answer."""
 
@@ -44,8 +45,10 @@ class Group:
 class Waiting:
     """Any number of threads put requests in, one takes groups out. Commands are run by that one between two groups."""
 
-    def __init__(self, *, batch: int, wait: float, busy: int, most: int, alone: bool = False) -> None:
-        self._batch, self._wait, self._busy, self._most, self._alone = batch, wait, busy, most, alone
+    def __init__(self, *, batch: int, wait: float, busy: int, most: int, tenants: int, alone: bool = False) -> None:
+        """Groups of at most ``batch`` images of at most ``tenants`` tenants; at most ``most`` images of one tenant wait."""
+        self._batch, self._wait, self._busy, self._most = batch, wait, busy, most
+        self._tenants = 1 if alone else tenants
         self._queues: OrderedDict[str, deque[Request]] = OrderedDict()
         self._commands: deque[Callable[[], None]] = deque()
         self._images: dict[str, int] = {}
@@ -114,7 +117,7 @@ class Waiting:
         chosen: list[Request] = []
         room = self._batch
         overloaded = self._overloaded()
-        turns = deque([next(iter(self._queues))] if self._alone else self._queues)
+        turns = deque(itertools.islice(self._queues, self._tenants))
         while turns:
             tenant = turns.popleft()
             queue = self._queues[tenant]
