@@ -10,6 +10,7 @@ after them are what an author of a method needs.
 
 from wildtta.adapt import adapt
 from wildtta.adapter import Adapter
+from wildtta.fleet import Fleet
 from wildtta.guard import Guard
 from wildtta.methods.base import Method, answer_with
 from wildtta.methods.bn_adapt import BNAdapt
@@ -75,6 +76,7 @@ __all__ = [
     "DeYO",
     "Engine",
     "EntropyMethod",
+    "Fleet",
     "Gradient",
     "GradientMethod",
     "Guard",

@@ -35,6 +35,7 @@ from wildtta.step.left_out import answer_apart, left_out, remember_levels, sampl
 from wildtta.step.precision import Precision, fastest_precision, step_precision
 from wildtta.step.report import Answer, StepReport
 from wildtta.step.silence import Silence
+from wildtta.step.online_state import facts_of, resume, state_of
 from wildtta.step.state_file import fingerprint, read_state, write_state
 from wildtta.step.window import AnswerWindow
 
@@ -425,30 +426,12 @@ class Adapter(nn.Module):
             return self._state()
 
     def _state(self) -> dict[str, Tensor]:
-        engine = self._engine
-        engine.read()
-        learned = engine.learnables.split(engine.learnables.vector()) if engine.learns else {}
-        return {
-            **{f"parameters/{name}": value for name, value in learned.items()},
-            **{f"memory/{name}": value.clone() for name, value in engine.memory.items()},
-        }
+        return state_of(self._engine)
 
     def save(self, path: str | Path) -> None:
         """Write the online state alone (safetensors, atomically); a run that loads it goes on bit for bit."""
         with self._alone() as engine, torch.inference_mode(False):
-            tensors = self._state()
-            facts = {
-                "method": self.method.name,
-                "options": self.method.plain_options(),
-                "network": self._source_fingerprint(),
-                "batch_size": engine.batch_size,
-                "share": None if engine.share is None else engine.share.hex(),
-                "host_steps": engine.host_steps,
-                "calls": engine.calls,
-                "gate_open": engine.gate_open,
-                "image_shape": engine.image_shape,
-                "precision": engine.precision,
-            }
+            tensors, facts = self._state(), facts_of(engine, self._source_fingerprint())
         write_state(path, tensors, facts)
 
     def load(self, path: str | Path) -> None:
@@ -456,48 +439,11 @@ class Adapter(nn.Module):
         self._check_in_use()
         tensors, facts = read_state(path)
         with self._alone() as engine, torch.inference_mode(False), engine.all_or_nothing():
-            self._resume(path, tensors, facts)
-
-    def _resume(self, path: str | Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-        if facts["method"] != self.method.name:
-            raise ValueError(f"{path} is a state of {facts['method']!r}, this adapter runs {self.method.name!r}")
-        ours = self._source_fingerprint()
-        if facts["network"] != ours:
-            raise ValueError(
-                f"{path} was saved from another network (or other weights, or other parameters that learn): "
-                f"its fingerprint is {facts['network'][:8]}, this network's is {ours[:8]}"
-            )
-        engine = self._engine
-        if facts["image_shape"] is not None:
-            engine.see(tuple(facts["image_shape"]))
-        present = self._state()
-        odd = sorted(set(tensors) ^ set(present)) or [n for n in present if not _alike(tensors[n], present[n])]
-        if odd:
-            raise ValueError(f"{path} does not fit this adapter's options: {', '.join(odd[:4])} differ")
-        unknown_at_first = {f"memory/{name}": value.isnan() for name, value in engine.blank_state().items()}
-        odd = [name for name in present if not _finite(tensors[name], unknown_at_first.get(name))]
-        if odd:
-            raise ValueError(f"{path} holds values that are not finite, in {', '.join(odd[:4])}; take another state")
-        mine = self.method.plain_options()
-        changed = [name for name, value in mine.items() if facts["options"].get(name) != value]
-        if changed:
-            warnings.warn(
-                f"{path} was saved with other values of {', '.join(changed)}; this adapter's are used",
-                stacklevel=3,
-            )
-        if engine.learns:
-            values = {name: tensors[f"parameters/{name}"] for name in engine.learnables.names}
-            engine.learnables.assign(engine.learnables.join(values))
-        for name, value in engine.memory.items():
-            value.copy_(tensors[f"memory/{name}"])
-        if self._precision_open and facts["precision"] is not None:
-            engine.precision, self._precision_open = facts["precision"], False
-        engine.batch_size = facts["batch_size"]
-        engine.share = None if facts["share"] is None else float.fromhex(facts["share"])
-        engine.host_steps, engine.gate_open = facts["host_steps"], facts["gate_open"]
-        engine.calls = max(engine.calls, facts["calls"])
-        engine.doubtful = ()
-        self._forget_stream()
+            for message in resume(engine, path, tensors, facts, self._source_fingerprint()):
+                warnings.warn(message, stacklevel=2)
+            if self._precision_open and facts["precision"] is not None:
+                engine.precision, self._precision_open = facts["precision"], False
+            self._forget_stream()
 
     def _source_fingerprint(self) -> str:
         """Of every weight and buffer from before adaptation; found when it is first needed."""
@@ -610,18 +556,6 @@ _COMPILE_ADVICE = (
     "an adapter cannot be compiled as a whole: it changes its weights in every call. Compile the network in it with "
     "wildtta.adapt(network, compile=True)"
 )
-
-
-def _alike(stored: Tensor, present: Tensor) -> bool:
-    """One shape and one kind of number; a float may be stored wider or narrower."""
-    floats = stored.is_floating_point() and present.is_floating_point()
-    return stored.shape == present.shape and (floats or stored.dtype == present.dtype)
-
-
-def _finite(values: Tensor, may_be_nan: Tensor | None) -> bool:
-    """Finite but where NaN stands for a value that is not known yet."""
-    fine = torch.isfinite(values)
-    return bool((fine if may_be_nan is None else fine | (values.isnan() & may_be_nan.to(values.device))).all())
 
 
 _HALF_ADVICE = (

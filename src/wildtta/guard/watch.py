@@ -40,14 +40,16 @@ _CLOSER = 8.0
 class Watch:
     """A guard bound to one adapter."""
 
-    def __init__(self, guard: Guard, network: nn.Module, learning: Sequence[str]) -> None:
+    def __init__(
+        self, guard: Guard, network: nn.Module, learning: Sequence[str], shadow: Shadow | None = None
+    ) -> None:
         self.guard = guard
         self.judge = Judge(Ladder(guard.false_alarms))
         self.last_look: Look | None = None
         self.decisions: list[Decision] = []
         """What the guard did so far."""
         draw = random.Random(guard.seed)
-        self._shadow = Shadow(network, learning)
+        self._shadow = Shadow(network, learning) if shadow is None else shadow
         self._queue = Queue(guard.shadow, draw)
         self._memory = Memory(guard.memory, draw)
         self._snapshots = Snapshots(_SNAPSHOTS, _APART)
@@ -70,7 +72,7 @@ class Watch:
         else:
             with scaled_step(engine, scale):
                 answer = learn(images)
-        self._observe(engine, images, answer)
+        self.observe(engine, images, answer.output.logits)
         answer.report.disagreement = self.disagreement
         return answer
 
@@ -86,12 +88,13 @@ class Watch:
             return 1.0
         return {Rung.LEARN: 1.0, Rung.SLOW: _SLOW}.get(self.judge.ladder.rung, 0.0)
 
-    def _observe(self, engine: Engine, images: Tensor, answer: Answer) -> None:
+    def observe(self, engine: Engine, images: Tensor, logits: Tensor) -> None:
+        """Look at what was answered, and act on what an earlier look showed."""
         self._finish_look(engine)
         self.judge.images += len(images)
         closer = _CLOSER if self.judge.suspicious else 1.0
         self._queue.share = min(1.0, closer * self.guard.shadow)
-        self._queue.add(images, probabilities(answer.output.logits))
+        self._queue.add(images, probabilities(logits))
         if len(self._queue) >= self.guard.sample:
             self._look(engine)
 
@@ -100,17 +103,29 @@ class Watch:
     def moved(self, fn: Callable[[Tensor], Tensor]) -> None:
         """The network went to another device or type: what was drawn before is dropped."""
         self._shadow.apply(fn)
+        self.forget_images()
+
+    def forget_images(self) -> None:
+        """Drop the images and snapshots that were kept; what was decided so far stands."""
         self._pending.clear()
         self._queue.clear()
         self._memory.clear()
         self._snapshots.clear()
 
+    def roll_back(self, engine: Engine) -> None:
+        """Back to the last healthy snapshot, because somebody asked for it."""
+        snapshot = self._snapshots.before(self.judge.images)
+        if snapshot is None:
+            raise RuntimeError(
+                "there is no healthy snapshot yet: the guard takes one every 640 images while nothing is suspected; "
+                "reset() goes back to the source"
+            )
+        snapshot.restore(engine)
+        self._snapshots.drop_after(snapshot.images)
+
     def restart(self) -> None:
         """The adapter was reset or got another state: nothing of what was seen speaks about it."""
-        self._pending.clear()
-        self._queue.clear()
-        self._memory.clear()
-        self._snapshots.clear()
+        self.forget_images()
         self._suspected_since = None
         self.judge = Judge(Ladder(self.guard.false_alarms))
 

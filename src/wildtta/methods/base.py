@@ -122,6 +122,13 @@ class Method:
         """The method's own state before the first batch. Saving, loading, reset and device moves follow from it."""
         return {}
 
+    def derived(self) -> tuple[str, ...]:
+        """Names of the state that :meth:`derive` makes of the rest: a fleet does not store them."""
+        return ()
+
+    def derive(self, engine: Engine) -> None:
+        """Compute that part of the state."""
+
     def observed(self, engine: Engine) -> dict[str, Tensor]:
         """What a step's report shows of the method's state, by the names of :class:`StepReport`."""
         return {}

@@ -113,9 +113,14 @@ class GradientMethod(Method):
         """Whether a step is the same sequence of kernels for every batch, so that a CUDA graph may replay it."""
         return False
 
+    def at_rest(self, engine: Engine) -> Tensor | None:
+        """Whether nothing is to be learned from the next batch (a boolean on the device); None: it always may be."""
+        return None
+
     def resting(self, engine: Engine) -> bool:
-        """Whether nothing is to be learned from the next batch, so that it needs no backward pass."""
-        return False
+        """The same, read: such a batch needs no backward pass."""
+        rest = self.at_rest(engine)
+        return rest is not None and bool(rest)
 
     def learning_rate(self, family: str, batch_size: int) -> float:
         """As for every method, times ``lr_scale``."""

@@ -109,6 +109,11 @@ class Engine:
         """The learning rate in force, from the method's rule and the first batch's size."""
         return self.method.learning_rate(self.network.family, self.batch_size or 64)
 
+    @property
+    def batch_share(self) -> float | Tensor:
+        """The size of a batch in units of 64 samples: the power of what is to happen once per 64."""
+        return (self.batch_size or 64) / 64
+
     @cached_property
     def source_norm(self) -> float:
         """‖θ₀‖ of the learnables as they were before the first batch: the length that a step can be measured by."""

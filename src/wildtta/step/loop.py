@@ -107,6 +107,8 @@ class Prediction:
     """Which samples may be learned from, [B]: those that are finite, with a finite answer."""
     gate: Tensor | None
     """Whether the method may learn yet (a boolean on the device); None: always."""
+    number: Tensor | int
+    """Samples answered."""
 
 
 def online_step(method: GradientMethod, engine: Engine, images: Tensor) -> Answer:
@@ -174,7 +176,8 @@ def predict(method: GradientMethod, engine: Engine, images: Tensor, *, grad: boo
     with losses_in_full_precision(images.device):
         selection = method.select(engine, output)
         selection.mask = output.usable if selection.mask is None else selection.mask & output.usable
-        return Prediction(output, selection, output.usable, method.gate(engine, output, selection))
+        gate = method.gate(engine, output, selection)
+        return Prediction(output, selection, output.usable, gate, len(logits))
 
 
 def learn_from_batch(method: GradientMethod, engine: Engine, seen: Prediction) -> Answer:
@@ -199,12 +202,41 @@ def learn_from(
         return _finish(method, engine, seen, found, passed, number * found.backwards)
 
 
+@dataclass
+class Outcome:
+    """What became of a batch, on the device."""
+
+    sound: Tensor
+    """Whether everything about it was finite."""
+    learns: Tensor
+    """Whether the weights were allowed to move."""
+    passes: dict[str, Tensor]
+    """Samples passed, by the names of the counters."""
+
+
 def _finish(
     method: GradientMethod, engine: Engine, seen: Prediction, found: Gradient, forwards: int, backwards: int
 ) -> Answer:
     """Update, recover, remember, report; ``forwards`` and ``backwards`` count the samples passed. All on the device."""
-    memory, learnables, last = engine.memory, engine.learnables, found.last
     output = method.answered(engine, seen.output)
+    outcome = update(method, engine, seen, found, forwards, backwards)
+    report = _report(engine, seen, found, outcome)
+    engine.host_steps += 1
+    if not engine.fixed_shapes:
+        method.maintain(engine)
+    return Answer(output, report)
+
+
+def update(
+    method: GradientMethod,
+    engine: Engine,
+    seen: Prediction,
+    found: Gradient,
+    forwards: Tensor | int,
+    backwards: Tensor | int,
+) -> Outcome:
+    """Weights and state after a batch: update, recover, remember, count. Nothing is read from the device."""
+    memory, learnables, last = engine.memory, engine.learnables, found.last
     theta = learnables.vector()
     reset = method.selective_reset
     gradient = found.value if last is None else method.adjusted(engine, found.value, theta)
@@ -237,11 +269,7 @@ def _finish(
     method.remember(engine, seen.output, seen.selection, sound)
     if trigger is not None:
         method.recovered(engine, trigger)
-    report = _report(method, engine, seen, found, sound, learns, forwards, backwards)
-    engine.host_steps += 1
-    if not engine.fixed_shapes:
-        method.maintain(engine)
-    return Answer(output, report)
+    return Outcome(sound, learns, _count(method, engine, seen, found, sound, learns, forwards, backwards))
 
 
 def _recover(
@@ -268,22 +296,22 @@ def _recover(
     return torch.where(trigger, engine.source, values), trigger
 
 
-def _report(
+def _count(
     method: GradientMethod,
     engine: Engine,
     seen: Prediction,
     found: Gradient,
     sound: Tensor,
     learns: Tensor,
-    forwards: int,
-    backwards: int,
-) -> StepReport:
-    """Counters and the report. The paper counts a selected sample once more in each pass that learns."""
-    number, selection, first, norm = len(seen.output.logits), seen.selection, found.first, found.first_norm
+    forwards: Tensor | int,
+    backwards: Tensor | int,
+) -> dict[str, Tensor]:
+    """The counters. The paper counts a selected sample once more in each pass that learns."""
+    number, selection, norm = seen.number, seen.selection, found.first_norm
     assert selection.mask is not None
     selected = selection.mask.sum()
-    counted = torch.full_like(selected, number) if method.wants_whole_batch else selected
-    if first is None:
+    counted = torch.zeros_like(selected) + number if method.wants_whole_batch else selected
+    if found.first is None:
         counted = torch.zeros_like(counted)
     elif seen.gate is not None:
         counted = counted * seen.gate
@@ -293,19 +321,25 @@ def _report(
         "computed_forwards": torch.as_tensor(forwards + selection.further_forwards),
         "computed_backwards": torch.as_tensor(backwards + selection.further_backwards),
     }
-    unusable = ~seen.usable
     engine.count(
         skipped=~sound,
         learned=learns & (norm > 0) if isinstance(norm, Tensor) else 0,
-        left_out=unusable.sum(),
+        left_out=number - seen.usable.sum(),
         **passes,
     )
+    return passes
+
+
+def _report(engine: Engine, seen: Prediction, found: Gradient, outcome: Outcome) -> StepReport:
+    first, mask = found.first, seen.selection.mask
+    assert mask is not None
     report = StepReport.of_prediction(seen.output, engine)
-    for name, value in passes.items():
+    for name, value in outcome.passes.items():
         setattr(report, name, value)
-    report.entropies = report.entropies.masked_fill(unusable, math.nan)
-    report.selected, report.mask, report.learned = selected, selection.mask, learns
-    report.gradient_norm, report.gradient_norm_second = torch.as_tensor(norm), torch.as_tensor(found.second_norm)
+    report.entropies = report.entropies.masked_fill(~seen.usable, math.nan)
+    report.selected, report.mask, report.learned = mask.sum(), mask, outcome.learns
+    report.gradient_norm = torch.as_tensor(found.first_norm)
+    report.gradient_norm_second = torch.as_tensor(found.second_norm)
     if first is not None and found.last is not None:
         report.selected_second = found.last.selected
         report.loss = first.total.detach()

@@ -88,6 +88,13 @@ def read_state(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, facts
 
 
+def read_facts(path: str | Path) -> dict[str, Any]:
+    """The facts of a state file alone, unchecked: what it is about, at the price of its first bytes."""
+    with safe_open(path, framework="pt") as file:
+        facts: dict[str, Any] = json.loads((file.metadata() or {}).get("wildtta", "{}"))
+    return facts
+
+
 def _format_of(told: str) -> str | None:
     try:
         facts = json.loads(told)

@@ -96,10 +96,10 @@ class Moments:
         """R(C^t)."""
         count = self.count.clamp(min=1)
         if normalisation == "columns":
-            value: Tensor = ColumnRedundancy.apply(
+            found: tuple[Tensor, ...] = ColumnRedundancy.apply(
                 self.arriving, self.leaving, self.outer, self.total, count, variance_floor
             )
-            return value
+            return found[0]
         first = self.total - self.leaving.sum(0) + self.arriving.sum(0)
         second = self.outer - self.leaving.T @ self.leaving + self.arriving.T @ self.arriving
         return redundancy_from_moments(count, first, second, normalisation=normalisation, variance_floor=variance_floor)
@@ -161,7 +161,8 @@ def refresh(
     known = filled & writes
     leaving = normalise_rows(old_rows.to(wide), normalisation).masked_fill(~known[:, None], 0.0)
     arriving = normalise_rows(new_rows.to(wide), normalisation).masked_fill(~writes[:, None], 0.0)
-    state["bank_outer"].addmm_(arriving.T, arriving).addmm_(leaving.T, leaving, alpha=-1)
+    # Not addmm_ in place: a fleet maps this over its streams, and torch cannot map that one.
+    state["bank_outer"].add_(torch.cat((arriving, leaving)).T @ torch.cat((arriving, -leaving)))
     state["bank_sum"].add_(arriving.sum(0) - leaving.sum(0))
     state["bank_count"].add_((writes & ~known).sum())
     # Samples of one class carry the same new row, so that their order does not matter.

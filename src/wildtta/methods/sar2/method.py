@@ -272,7 +272,14 @@ class SAR2(SAR):
             centroid_bank.clear(engine.memory, trigger)
 
     def maintain(self, engine: Engine) -> None:
-        if self.bank and engine.host_steps % _RESUM_EVERY == 0:
+        if engine.host_steps % _RESUM_EVERY == 0:
+            self.derive(engine)
+
+    def derived(self) -> tuple[str, ...]:
+        return ("bank_sum", "bank_outer") if self.bank else ()
+
+    def derive(self, engine: Engine) -> None:
+        if self.bank:
             centroid_bank.resum(engine.memory, self._rule(engine))
 
 

@@ -132,10 +132,13 @@ class ColumnRedundancy(torch.autograd.Function):
     passes over D×D numbers in float64, a fifth of a whole step of batch size 1.
     """
 
+    generate_vmap_rule = True
+    """A fleet maps a step over its streams."""
+
     @staticmethod
     def forward(
-        ctx: Any, arriving: Tensor, leaving: Tensor, outer: Tensor, total: Tensor, count: Tensor, variance_floor: float
-    ) -> Tensor:
+        arriving: Tensor, leaving: Tensor, outer: Tensor, total: Tensor, count: Tensor, variance_floor: float
+    ) -> tuple[Tensor, ...]:
         width = arriving.shape[1]
         mean = (total - leaving.sum(0) + arriving.sum(0)) / count
         changes = torch.cat((arriving, leaving, mean[None] * count.to(mean.dtype).sqrt()))
@@ -150,12 +153,17 @@ class ColumnRedundancy(torch.autograd.Function):
         floored = (spread < floor) & ~dead if variance_floor > 0 else torch.zeros_like(dead)
         inverse = torch.where(floored, floor, spread).masked_fill(dead, 1.0).reciprocal().masked_fill(dead, 0.0)
         others = scatter.square() @ inverse - spread.square() * inverse
-        ctx.save_for_backward(arriving, scatter, spread, inverse, others, mean, dead, floored)
-        ctx.variance_floor = variance_floor
-        return (inverse * others).sum() / max(1, width - 1)
+        value = (inverse * others).sum() / max(1, width - 1)
+        return value, scatter, spread, inverse, others, mean, dead, floored
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.save_for_backward(inputs[0], *output[1:])
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.variance_floor = inputs[-1]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         arriving, scatter, spread, inverse, others, mean, dead, floored = ctx.saved_tensors
         width = arriving.shape[1]
         scale = 2 / max(1, width - 1)

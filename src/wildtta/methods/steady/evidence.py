@@ -178,7 +178,8 @@ def _last_samples(state: dict[str, Tensor], flat: Tensor, usable: Tensor) -> tup
     known = torch.arange(WINDOW, 0, -1, device=flat.device) <= state["recent_number"]
     values, counts = torch.cat((state["recent_logits"], flat)), torch.cat((known, usable))
     order = counts.to(torch.uint8).argsort(stable=True)[-max(WINDOW, len(flat)) :]
-    return values[order], counts[order]
+    from_the_end = torch.arange(len(order), 0, -1, device=flat.device)
+    return values[order], counts[order] & (from_the_end <= usable.sum().clamp(min=WINDOW))
 
 
 def _followed_rows(

@@ -172,8 +172,8 @@ class Steady(SAR2):
     def recordable(self, engine: Engine) -> bool:
         return not engine.norms and super().recordable(engine)
 
-    def resting(self, engine: Engine) -> bool:
-        return self.evidence and not engine.norms and not bool(engine.memory["strength"] > 0)
+    def at_rest(self, engine: Engine) -> Tensor | None:
+        return ~(engine.memory["strength"] > 0) if self.evidence and not engine.norms else None
 
     def answered(self, engine: Engine, output: Output) -> Output:
         if not self.evidence:
@@ -199,7 +199,7 @@ class Steady(SAR2):
             return theta
         assert engine.source is not None
         # The same share per 64 samples, whether they come together or one by one.
-        kept = float((1 - self.source_pull) ** ((engine.batch_size or 64) / 64))
+        kept = (1 - self.source_pull) ** engine.batch_share
         return theta + (1 - kept) * (engine.source - theta)  # exactly the source where nothing was learned
 
     def remember(self, engine: Engine, first: Output, selection: Selection, allowed: Tensor) -> None:

@@ -1,0 +1,147 @@
+"""A method's hooks, mapped over the streams of a batch: the same code as for one adapter, for all streams at once.
+
+Everything here is between two passes of the network, on outputs padded to one length per stream. Samples that are padding
+are not usable, and no hook looks at a sample that is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wildtta.fleet.stream_engine import StreamEngine
+from wildtta.methods.gradient import GradientMethod
+from wildtta.network.output import logits_of
+from wildtta.step.engine import Engine
+from wildtta.step.loop import Gradient, Loss, Prediction, Selection, update
+from wildtta.step.report import Output
+
+Tensors = dict[str, Any]
+"""Tensors by name, in one or two levels: what :func:`torch.vmap` maps."""
+
+
+@dataclass
+class Streams:
+    """The streams that a function is mapped over: their weights [S, P], their state [S, …], their rates [S]."""
+
+    weights: Tensor
+    memory: dict[str, Tensor]
+    rates: Tensor
+    batch_shares: Tensor
+
+    def take(self, chosen: Tensor) -> Streams:
+        """Copies of some of them."""
+        memory = {name: value[chosen] for name, value in self.memory.items()}
+        return Streams(self.weights[chosen], memory, self.rates[chosen], self.batch_shares[chosen])
+
+
+class MappedMethod:
+    """A gradient method over many streams."""
+
+    def __init__(self, method: GradientMethod, engine: Engine) -> None:
+        self.method = method
+        self._engine = engine
+
+    def _map(self, function: Callable[..., Any], streams: Streams, *further: Any) -> Any:
+        """``function(engine of a stream, …)`` for every stream; what it changes of the state is changed in ``streams``."""
+
+        def one(weights: Tensor, memory: dict[str, Tensor], rate: Tensor, share: Tensor, *rest: Any) -> Any:
+            engine = StreamEngine(self._engine, weights, memory, rate=rate, batch_share=share, in_place=False)
+            return function(engine, *rest)
+
+        return torch.vmap(one)(streams.weights, streams.memory, streams.rates, streams.batch_shares, *further)
+
+    def at_rest(self, streams: Streams) -> Tensor | None:
+        """Which streams learn nothing from their next images, [S]; None: no method that rests."""
+        blank = StreamEngine(
+            self._engine, self._engine.learnables.vector(), self._engine.memory, rate=0.0, batch_share=1.0, in_place=True
+        )
+        if self.method.at_rest(blank) is None:
+            return None
+        found: Tensor = self._map(lambda engine: self.method.at_rest(engine), streams)
+        return found
+
+    def first(self, streams: Streams, logits: Tensor, features: Tensor, usable: Tensor, raw: Tensor) -> Tensors:
+        """The first half of a step from the first pass [S, n, …]: answers, the selection, the gate."""
+
+        def one(engine: Engine, logits: Tensor, features: Tensor, usable: Tensor, raw: Tensor) -> Tensors:
+            output = Output(raw, logits, features, raw, usable)
+            selection = self.method.select(engine, output)
+            selection.mask = usable if selection.mask is None else selection.mask & usable
+            gate = self.method.gate(engine, output, selection)
+            found = {
+                "answers": logits_of(self.method.answered(engine, output).raw),
+                "selection": _packed(selection),
+                "labels": output.labels,
+                "entropies": output.entropies,
+            }
+            return found if gate is None else {**found, "gate": gate}
+
+        found: Tensors = self._map(one, streams, logits, features, usable, raw)
+        return found
+
+    def loss(
+        self, streams: Streams, logits: Tensor, features: Tensor, selection: Tensors, *, again: bool = False
+    ) -> Tensors:
+        """The loss of every stream [S] (their sum has each stream's gradient in its own weights) and what it is made of."""
+
+        def one(engine: Engine, logits: Tensor, features: Tensor, packed: Tensors) -> Tensors:
+            output, selection = Output(logits, logits, features), Selection(**packed)
+            if again:
+                selection = self.method.reselect(engine, output, selection)  # type: ignore[attr-defined]
+            return _packed_loss(self.method.loss(engine, output, selection))
+
+        found: Tensors = self._map(one, streams, logits, features, selection)
+        return found
+
+    def end(
+        self, streams: Streams, seen: Tensors, found: Tensors | None, passes: tuple[int, int], computed: Tensor
+    ) -> Tensors:
+        """The second half: new weights [S, P] and what became of the batch; the state in ``streams`` is changed in place.
+
+        ``found`` is what the passes that learn found, None for streams that learn nothing from this batch; ``passes`` how
+        often each selected sample was passed again, forward and backward; ``computed`` [S, 2] the samples really passed.
+        """
+
+        def one(engine: Engine, seen: Tensors, found: Tensors, computed: Tensor) -> Tensors:
+            output = Output(seen["logits"], seen["logits"], seen["features"], seen["logits"], seen["usable"])
+            prediction = Prediction(
+                output, Selection(**seen["selection"]), seen["usable"], seen.get("gate"), seen["number"]
+            )
+            gradient = Gradient.none(engine)
+            if found:
+                first, last = _unpacked_loss(found["first"]), _unpacked_loss(found["last"])
+                norms = found["first_norm"], found["second_norm"]
+                gradient = Gradient(found["gradient"], first, last, *norms, *passes)
+            outcome = update(self.method, engine, prediction, gradient, computed[0], computed[1])
+            return {
+                "weights": engine.learnables.vector(),
+                "learned": outcome.learns,
+                "sound": outcome.sound,
+                "passes": {name: value + torch.zeros_like(computed[0]) for name, value in outcome.passes.items()},
+            }
+
+        result: Tensors = self._map(one, streams, seen, found or {}, computed)
+        return result
+
+
+def _packed(selection: Selection) -> Tensors:
+    """A selection as tensors that can be mapped."""
+    parts: Tensors = {"mask": selection.mask, "labels": selection.labels, "extra": dict(selection.extra)}
+    return parts if selection.weights is None else {**parts, "weights": selection.weights}
+
+
+def _packed_loss(loss: Loss) -> Tensors:
+    terms = {"redundancy": loss.redundancy, "inequity": loss.inequity}
+    present = {name: value for name, value in terms.items() if value is not None}
+    return {"entropy": loss.entropy, "selected": loss.selected, "total": loss.total, **present}
+
+
+def _unpacked_loss(parts: Tensors) -> Loss:
+    return Loss(
+        parts["entropy"], parts["selected"], [parts["total"]], parts.get("redundancy"), parts.get("inequity")
+    )

@@ -1,0 +1,161 @@
+"""One pass in which every sample has its own scale and shift in every norm layer.
+
+A norm layer first normalises, then scales and shifts: y = x̂ ⊙ γ + β. Only γ and β learn, so streams of one network differ in
+nothing else, and a batch of many streams is one pass: x̂ is computed as always, and sample b gets γ_b and β_b of its stream.
+The parameters of the network itself are left alone: they stay the source's.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from wildtta.step.learnables import Learnables
+
+
+class NormWeights(TorchFunctionMode):
+    """Within, norm layers that learn take their parameters from ``values`` [B, P], one row per sample of the batch."""
+
+    def __init__(self, learnables: Learnables, values: Tensor) -> None:
+        super().__init__()
+        self._samples = len(values)
+        pieces = torch.split(values, [parameter.numel() for parameter in learnables.parameters], 1)
+        self._own = {
+            id(parameter): piece.reshape(-1, *parameter.shape).to(parameter.dtype)
+            for parameter, piece in zip(learnables.parameters, pieces, strict=True)
+        }
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        route = _ROUTES.get(func)
+        return func(*args, **kwargs) if route is None else route(self, func, *args, **kwargs)
+
+    def _of(self, parameter: Any, like: Tensor, behind: int) -> Tensor | None:
+        """The samples' own values of ``parameter``, to be broadcast against ``like`` with ``behind`` dimensions after them.
+
+        ``like`` begins with the samples, or with several rows of each (windows, heads).
+        """
+        own = self._own.get(id(parameter))
+        if own is None or len(like) % self._samples:
+            return own
+        own = own.repeat_interleave(len(like) // self._samples, 0) if len(like) != self._samples else own
+        between = like.dim() - own.dim() - behind
+        return own.reshape(len(own), *[1] * between, *own.shape[1:], *[1] * behind)
+
+    def _affine(self, normalised: Tensor, weight: Any, bias: Any, behind: int) -> Tensor:
+        scale, shift = self._of(weight, normalised, behind), self._of(bias, normalised, behind)
+        if scale is None and weight is not None:
+            scale = weight.reshape(*weight.shape, *[1] * behind)
+        if shift is None and bias is not None:
+            shift = bias.reshape(*bias.shape, *[1] * behind)
+        if scale is None or shift is None:
+            normalised = normalised if scale is None else normalised * scale
+            return normalised if shift is None else normalised + shift
+        return torch.addcmul(shift, normalised, scale)
+
+    def _learns(self, *parameters: Any) -> bool:
+        return any(id(parameter) in self._own for parameter in parameters)
+
+    def group_norm(
+        self,
+        func: Callable[..., Tensor],
+        input: Tensor,
+        num_groups: int,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        *given: Any,
+        **named: Any,
+    ) -> Tensor:
+        if not self._learns(weight, bias):
+            return func(input, num_groups, weight, bias, *given, **named)
+        return self._affine(func(input, num_groups, None, None, *given, **named), weight, bias, input.dim() - 2)
+
+    def layer_norm(
+        self,
+        func: Callable[..., Tensor],
+        input: Tensor,
+        normalized_shape: Sequence[int],
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        *given: Any,
+        **named: Any,
+    ) -> Tensor:
+        if not self._learns(weight, bias):
+            return func(input, normalized_shape, weight, bias, *given, **named)
+        return self._affine(func(input, normalized_shape, None, None, *given, **named), weight, bias, 0)
+
+    def rms_norm(
+        self,
+        func: Callable[..., Tensor],
+        input: Tensor,
+        normalized_shape: Sequence[int],
+        weight: Tensor | None = None,
+        *given: Any,
+        **named: Any,
+    ) -> Tensor:
+        if not self._learns(weight):
+            return func(input, normalized_shape, weight, *given, **named)
+        return self._affine(func(input, normalized_shape, None, *given, **named), weight, None, 0)
+
+    def arithmetic(self, func: Callable[..., Tensor], left: Any, right: Any, *given: Any, **named: Any) -> Tensor:
+        """A norm that is written out: ``weight * x + bias``."""
+        if isinstance(left, Tensor) and isinstance(right, Tensor):
+            mine, other = (left, right) if id(left) in self._own else (right, left)
+            own = self._of(mine, other, 0) if other.dim() > mine.dim() else None
+            if own is not None:
+                left, right = (own, other) if mine is left else (other, own)
+        return func(left, right, *given, **named)
+
+
+_ROUTES: dict[Callable[..., Any], Callable[..., Tensor]] = {
+    F.group_norm: NormWeights.group_norm,
+    torch.group_norm: NormWeights.group_norm,
+    F.layer_norm: NormWeights.layer_norm,
+    torch.layer_norm: NormWeights.layer_norm,
+    F.rms_norm: NormWeights.rms_norm,
+    torch.rms_norm: NormWeights.rms_norm,
+    **dict.fromkeys(
+        [torch.mul, torch.add, *(getattr(Tensor, name) for name in ("mul", "add", "__mul__", "__rmul__", "__add__", "__radd__"))],
+        NormWeights.arithmetic,
+    ),
+}
+
+
+def refuse_unmapped(learnables: Learnables, run: Callable[[Tensor], Tensor], images: Tensor) -> None:
+    """An error where samples with weights of their own would not be answered as by networks with these weights.
+
+    ``run`` makes logits of images. Two noise images with two sets of weights go through one pass, and each through a pass of
+    a network that has its weights.
+    """
+    generator = torch.Generator().manual_seed(0)
+    draw = functools.partial(torch.randn, generator=generator)
+    noise = draw(2, *images.shape[1:]).to(images.device, images.dtype)
+    before = learnables.vector()
+    values = before + 0.1 * draw(2, learnables.size).to(before.device, before.dtype) * before.abs().clamp(min=0.1)
+    with torch.no_grad():
+        with NormWeights(learnables, values):
+            mixed = run(noise)
+        alone = []
+        try:
+            for image, row in zip(noise, values, strict=True):
+                learnables.assign(row)
+                alone.append(run(image[None]))
+        finally:
+            learnables.assign(before)
+    expected = torch.cat(alone).double()
+    error = (mixed.double() - expected).abs().amax() / expected.std().clamp(min=1e-12)
+    if not float(error) <= (1e-8 if mixed.dtype == torch.float64 else 1e-2):
+        raise ValueError(
+            "a fleet gives every sample its own weights in norm layers, and this network uses them in a way that this does "
+            f"not reach (logits differ by {float(error):.2g} of their spread): expected layers that call torch's group_norm, "
+            "layer_norm or rms_norm, or multiply by their weight, with samples first. Choose such layers with parameters=, "
+            "or use one adapter per stream"
+        )

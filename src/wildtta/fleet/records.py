@@ -1,0 +1,111 @@
+"""What a fleet knows of each of its streams beside tensors, and the tensors of the active ones."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from wildtta.fleet.mapped import Streams
+from wildtta.guard.watch import Watch
+from wildtta.step.engine import Engine
+from wildtta.step.report import StepReport
+from wildtta.step.window import IMAGES
+
+
+@dataclass(eq=False)
+class Record:
+    """One stream on the host. The first six fields are stored with its state, as those of an adapter are."""
+
+    name: str
+    batch_size: int | None = None
+    share: float | None = None
+    """Share of its images that the last batch selected."""
+    host_steps: int = 0
+    calls: int = 0
+    """Batches that held images of it."""
+    gate_open: bool = False
+    slot: int | None = None
+    """Its place among the active streams."""
+    paused: bool = False
+    changed: bool = False
+    """Whether its state is newer than the one in the folder."""
+    version: int = 0
+    """How often its state was written."""
+    watch: Watch | None = None
+    report: StepReport | None = None
+    answers: deque[int] = field(default_factory=lambda: deque(maxlen=IMAGES))
+    """Classes answered for its latest images."""
+
+
+class Slots:
+    """Weights and state of the active streams, stacked on the network's device: [slots, …] each."""
+
+    def __init__(self, engine: Engine, most: int) -> None:
+        self.most = most
+        self._blank = {name: value.clone() for name, value in engine.initial_state().items()}
+        assert engine.source is not None
+        self.source = engine.source
+        self.weights = engine.source.new_empty((0, len(engine.source)))
+        self.memory = {name: value.new_empty((0, *value.shape)) for name, value in self._blank.items()}
+        self._free: list[int] = []
+
+    @property
+    def stream_bytes(self) -> int:
+        """Of one active stream."""
+        parts = [self.source, *self._blank.values()]
+        return sum(part.numel() * part.element_size() for part in parts)
+
+    @property
+    def full(self) -> bool:
+        return not self._free and len(self.weights) >= self.most
+
+    def take_one(self) -> int:
+        """A free place, with a new stream's state in it."""
+        if not self._free:
+            self._grow()
+        slot = self._free.pop()
+        self.clear(slot)
+        return slot
+
+    def clear(self, slot: int) -> None:
+        """A new stream's state."""
+        self.weights[slot].copy_(self.source)
+        for name, value in self._blank.items():
+            self.memory[name][slot].copy_(value)
+
+    def give_back(self, slot: int) -> None:
+        self._free.append(slot)
+
+    def _grow(self) -> None:
+        """Twice as many places, at most ``most``: a fleet of two streams takes no room for 64."""
+        old = len(self.weights)
+        new = min(self.most, max(4, 2 * old))
+
+        def grown(values: Tensor) -> Tensor:
+            return torch.cat((values, values.new_empty((new - old, *values.shape[1:]))))
+
+        self.weights = grown(self.weights)
+        self.memory = {name: grown(value) for name, value in self.memory.items()}
+        self._free.extend(reversed(range(old, new)))
+
+    def gather(self, slots: Sequence[int], rates: Sequence[float], batch_shares: Sequence[float]) -> Streams:
+        """Copies of the streams at ``slots``: a step that fails leaves the originals alone."""
+        places = torch.tensor(slots, device=self.weights.device)
+        wide = self.weights.dtype
+        return Streams(
+            self.weights[places],
+            {name: value[places] for name, value in self.memory.items()},
+            torch.tensor(rates, dtype=torch.float64).to(self.weights.device, wide),
+            torch.tensor(batch_shares, dtype=torch.float64).to(self.weights.device, wide),
+        )
+
+    def scatter(self, slots: Sequence[int], streams: Streams) -> None:
+        """Write them back."""
+        places = torch.tensor(slots, device=self.weights.device)
+        self.weights.index_copy_(0, places, streams.weights.detach())
+        for name, value in streams.memory.items():
+            self.memory[name].index_copy_(0, places, value)

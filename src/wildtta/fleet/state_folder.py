@@ -1,0 +1,141 @@
+"""A folder of states, one file per stream, with one writer each.
+
+A process that works on a stream holds a lock on it, which the system releases when the process ends, however it ends.
+Files are whole or not there (written beside their place, then renamed), carry a checksum, and are numbered: a file that is
+not the one that was read or written last is not overwritten.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import threading
+import urllib.parse
+from pathlib import Path
+from typing import Any
+
+from wildtta.fleet.packing import Packed
+from wildtta.step.state_file import read_facts, read_state, write_state
+
+try:
+    import fcntl
+except ImportError:  # Windows: the folder is checked by numbers alone
+    fcntl = None  # type: ignore[assignment]
+
+_SUFFIX = ".stream"
+_LONGEST_NAME = 150
+_LOCK_SPACE = 1 << 62
+
+_held_here: dict[tuple[str, str], int] = {}
+"""Streams that a fleet of this process holds, and which: the system's locks do not tell fleets of one process apart."""
+_held_here_lock = threading.Lock()
+
+
+class StreamHeld(BlockingIOError):
+    """Another fleet or process works on a stream."""
+
+
+class StateFolder:
+    """States in ``path``, which may be shared by several processes."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._place = str(self.path.resolve())
+        self._lock_file = (self.path / "locks").open("a+b")
+        self._mine: set[str] = set()
+
+    def file_of(self, name: str) -> Path:
+        """Where the state of stream ``name`` is, whatever letters are in its name."""
+        quoted = urllib.parse.quote(name, safe="").replace("~", "%7E").replace(".", "%2E")
+        if len(quoted) > _LONGEST_NAME:
+            quoted = f"{quoted[:100]}~{hashlib.sha256(name.encode()).hexdigest()[:32]}"
+        return self.path / f"{quoted}{_SUFFIX}"
+
+    def names(self) -> list[str]:
+        """Streams with a state here; those whose name was too long for a file tell it in the file."""
+        found = []
+        for entry in self.path.glob(f"*{_SUFFIX}"):
+            quoted = entry.name.removesuffix(_SUFFIX)
+            found.append(read_facts(entry)["stream"] if "~" in quoted else urllib.parse.unquote(quoted))
+        return sorted(found)
+
+    def __contains__(self, name: str) -> bool:
+        return self.file_of(name).exists()
+
+    # -- one writer ----------------------------------------------------------------------------------------------------
+
+    def claim(self, name: str) -> None:
+        """Become the one that works on stream ``name``; an error where another does."""
+        if name in self._mine:
+            return
+        key = (self._place, name)
+        with _held_here_lock:
+            if _held_here.setdefault(key, id(self)) != id(self):
+                raise StreamHeld(f"the stream {name!r} is held by another fleet of this process; close that one first")
+        try:
+            self._lock(name, wanted=True)
+        except OSError as error:
+            with _held_here_lock:
+                _held_here.pop(key, None)
+            raise StreamHeld(
+                f"the stream {name!r} in {self.path} is held by another process: a state has one writer. Send this "
+                "stream's images there, or stop that process"
+            ) from error
+        self._mine.add(name)
+
+    def release(self, name: str) -> None:
+        """Let others work on it."""
+        if name in self._mine:
+            self._mine.discard(name)
+            self._lock(name, wanted=False)
+            with _held_here_lock:
+                _held_here.pop((self._place, name), None)
+
+    def _lock(self, name: str, *, wanted: bool) -> None:
+        """One byte of one file for each stream: no limit of open files stands against many streams."""
+        if fcntl is None:
+            return
+        place = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") % _LOCK_SPACE
+        fcntl.lockf(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB if wanted else fcntl.LOCK_UN, 1, place)
+
+    def close(self) -> None:
+        """Release all streams."""
+        for name in list(self._mine):
+            self.release(name)
+        self._lock_file.close()
+
+    # -- states --------------------------------------------------------------------------------------------------------
+
+    def read(self, name: str) -> tuple[Packed, dict[str, Any]] | None:
+        """The state of a claimed stream and its facts; None: there is none."""
+        path = self.file_of(name)
+        if not path.exists():
+            return None
+        packed, facts = read_state(path)
+        if facts.get("stream") != name:
+            raise ValueError(f"{path} holds the state of the stream {facts.get('stream')!r}, expected {name!r}")
+        return packed, facts
+
+    def write(self, name: str, packed: Packed, facts: dict[str, Any], version: int) -> int:
+        """Store a claimed stream's state over ``version`` of it; returns the new version's number."""
+        if name not in self._mine:
+            raise RuntimeError(f"the stream {name!r} was not claimed, so that its state may not be written")
+        stored = self._version(name)
+        if stored != version:
+            raise RuntimeError(
+                f"the state of {name!r} in {self.path} has version {stored}, and this fleet's is from version {version}: "
+                "something else wrote it. Drop the stream here to go on from the stored state, or remove the file"
+            )
+        write_state(self.file_of(name), packed, {**facts, "stream": name, "version": version + 1})
+        return version + 1
+
+    def _version(self, name: str) -> int:
+        path = self.file_of(name)
+        return int(read_facts(path)["version"]) if path.exists() else 0
+
+    def remove(self, name: str) -> None:
+        """Forget the state of a claimed stream."""
+        with contextlib.suppress(FileNotFoundError):
+            self.file_of(name).unlink()

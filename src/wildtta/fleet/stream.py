@@ -1,0 +1,101 @@
+"""A handle on one stream of a fleet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from wildtta.guard.watch import Watch
+from wildtta.step.report import StepReport
+
+if TYPE_CHECKING:
+    from wildtta.fleet.fleet import Fleet
+
+
+class Stream:
+    """One stream: ``fleet["camera-7"]``. It can be watched, paused, reset, saved, loaded and dropped on its own."""
+
+    def __init__(self, fleet: Fleet, name: str) -> None:
+        self._fleet = fleet
+        self.name = name
+
+    def __repr__(self) -> str:
+        record = self._fleet.record(self.name)
+        state = "paused" if record.paused else "learning"
+        return f"Stream({self.name!r}, {state}, calls={record.calls})"
+
+    @property
+    def calls(self) -> int:
+        """Batches answered that held images of it."""
+        return self._fleet.record(self.name).calls
+
+    @property
+    def last(self) -> StepReport | None:
+        """What happened to it in the last batch that held images of it; None before there was one."""
+        return self._fleet.record(self.name).report
+
+    @property
+    def top_share(self) -> float:
+        """Share of the most frequent answer among its last 1,000 images, NaN before there is one."""
+        answers = self._fleet.record(self.name).answers
+        return max(map(answers.count, set(answers))) / len(answers) if answers else float("nan")
+
+    @property
+    def distance(self) -> float:
+        """‖θ − θ₀‖ / ‖θ₀‖ of its weights."""
+        with self._fleet.working_on(self.name) as engine:
+            return float(engine.distance())
+
+    @property
+    def guard(self) -> Watch | None:
+        """Its guard at work, where the fleet has one."""
+        return self._fleet.record(self.name).watch
+
+    @property
+    def paused(self) -> bool:
+        """Whether it only predicts."""
+        return self._fleet.record(self.name).paused
+
+    def pause(self) -> None:
+        """Predict only, until :meth:`resume`."""
+        self._fleet.set_paused(self.name, True)
+
+    def resume(self) -> None:
+        """Learn again."""
+        self._fleet.set_paused(self.name, False)
+
+    def reset(self) -> None:
+        """Back to the initial state: the source's weights, an empty memory."""
+        self._fleet.reset(self.name)
+
+    def rollback(self) -> None:
+        """Back to the last healthy snapshot that its guard took."""
+        watch = self.guard
+        if watch is None:
+            raise RuntimeError("this fleet has no guard, so that there is no snapshot; make it with guard=wildtta.Guard()")
+        with self._fleet.working_on(self.name) as engine:
+            watch.roll_back(engine)
+
+    def online_state(self) -> dict[str, Tensor]:
+        """All that learning changed, by the names of an adapter's state."""
+        return self._fleet.state_of(self.name)
+
+    def save(self, path: str | Path) -> None:
+        """Write its state as :meth:`wildtta.Adapter.save` would: an adapter of the same network can load it."""
+        self._fleet.save_stream(self.name, path)
+
+    def load(self, path: str | Path) -> None:
+        """Go on from a state that this, or an adapter's ``save``, has written."""
+        self._fleet.load_stream(self.name, path)
+
+    def drop(self) -> None:
+        """Forget it, and its state in the folder; its next image begins it anew."""
+        self._fleet.drop(self.name)
+
+    def answer(self, images: Tensor) -> Tensor:
+        """Its logits for ``images``; nothing is learned."""
+        with self._fleet.working_on(self.name) as engine, torch.no_grad():
+            return engine.method.predicted(engine, images).logits
