@@ -32,10 +32,10 @@ from wildtta.step.holding import give_back, hold
 from wildtta.step.interrupts import Held
 from wildtta.step.learnables import Learnables
 from wildtta.step.left_out import answer_apart, left_out, remember_levels, sample_levels
+from wildtta.step.online_state import facts_of, resume, state_of
 from wildtta.step.precision import Precision, fastest_precision, step_precision
 from wildtta.step.report import Answer, StepReport
 from wildtta.step.silence import Silence
-from wildtta.step.online_state import facts_of, resume, state_of
 from wildtta.step.state_file import fingerprint, read_state, write_state
 from wildtta.step.window import AnswerWindow
 

@@ -30,35 +30,48 @@ def serve(
     model_option: Annotated[list[str] | None, typer.Option(help="name=value for the model.")] = None,
     weights: Annotated[str | None, typer.Option(help="A safetensors file with the model's weights.")] = None,
     protocol: Annotated[str, typer.Option(help="Preprocessing: auto, paper, timm, native, custom:...")] = "auto",
-    size: Annotated[int | None, typer.Option(min=1, help="Of the input, where the protocol keeps an image's own.")] = None,
+    size: Annotated[
+        int | None, typer.Option(min=1, help="Of the input, where the protocol keeps an image's own.")
+    ] = None,
     classes: Annotated[Path | None, typer.Option(help="A file with the classes' names, one per line.")] = None,
     guard: Annotated[bool, typer.Option(help="Watch every tenant, and take back what does harm.")] = True,
     folder: Annotated[Path, typer.Option(help="Of the states; they outlive the service.")] = Path("wildtta-states"),
     host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0: all of this machine's.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
-    ray: Annotated[str | None, typer.Option(help="A Ray cluster: auto, or its address.", metavar="auto|ADDRESS")] = None,
+    ray: Annotated[
+        str | None, typer.Option(help="A Ray cluster: auto, or its address.", metavar="auto|ADDRESS")
+    ] = None,
     replicas: Annotated[int, typer.Option(min=1, help="Fleets; every tenant belongs to one of them.")] = 1,
     gpus: Annotated[float, typer.Option(min=0, help="GPUs of each replica; a part of one is possible.")] = 0,
     interfaces: Annotated[int, typer.Option(min=1, help="Copies of the web interface, which decode images.")] = 1,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of each replica.")] = None,
     active: Annotated[int, typer.Option(min=1, help="Tenants of a replica on its device.")] = 64,
-    resident: Annotated[int, typer.Option(min=1, help="Tenants of a replica in memory; the rest is in the folder.")] = 1024,
+    resident: Annotated[
+        int, typer.Option(min=1, help="Tenants of a replica in memory; the rest is in the folder.")
+    ] = 1024,
     batch: Annotated[int, typer.Option(min=1, help="Images that are answered together, at most.")] = 64,
     wait: Annotated[float, typer.Option(min=0, help="Milliseconds that a request waits for others, at most.")] = 5.0,
     alone: Annotated[
-        bool, typer.Option(help="Never answer two tenants together: slower, and equal to the last bit whoever else asks.")
+        bool,
+        typer.Option(help="Never answer two tenants together: slower, and equal to the last bit whoever else asks."),
     ] = False,
     busy: Annotated[int, typer.Option(min=1, help="Waiting images above which answers go before learning.")] = 256,
     save_steps: Annotated[int, typer.Option(min=1, help="Steps of a tenant between two saves of its state.")] = 32,
-    save_seconds: Annotated[float, typer.Option(min=0.1, help="Seconds between two saves of all changed states.")] = 30.0,
+    save_seconds: Annotated[
+        float, typer.Option(min=0.1, help="Seconds between two saves of all changed states.")
+    ] = 30.0,
     max_body: Annotated[float, typer.Option(min=0.001, help="MiB of a request at most.")] = 16.0,
     max_pixels: Annotated[int, typer.Option(min=1, help="Of an image at most.")] = 16_000_000,
     max_tenants: Annotated[int, typer.Option(min=1, help="Of a replica at most.")] = 10_000,
     tokens: Annotated[Path | None, typer.Option(help='A JSON file {"tenant": "token", "*": "token"}.')] = None,
     record: Annotated[Path | None, typer.Option(help="Folder for which requests were answered together.")] = None,
-    log: Annotated[Path | None, typer.Option(help="Structured log; default: log.jsonl in the folder of the states.")] = None,
+    log: Annotated[
+        Path | None, typer.Option(help="Structured log; default: log.jsonl in the folder of the states.")
+    ] = None,
     log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",
-    demo: Annotated[bool, typer.Option("--demo", help="Three tenants stream glyphs, one is attacked; see the page.")] = False,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Three tenants stream glyphs, one is attacked; see the page.")
+    ] = False,
     seconds: Annotated[float | None, typer.Option(min=0, help="End after so many seconds.")] = None,
 ) -> None:
     """Serve a network that adapts to every tenant's images.

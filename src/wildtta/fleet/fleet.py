@@ -29,7 +29,6 @@ from wildtta.guard.guard import Guard
 from wildtta.guard.shadow import Shadow
 from wildtta.guard.watch import Watch
 from wildtta.methods.base import Method
-from wildtta.network.output import logits_of
 from wildtta.network.parameters import ParameterChoice
 from wildtta.step.engine import Engine
 from wildtta.step.interrupts import Held
@@ -362,13 +361,14 @@ class Fleet:
             record.version = self._folder.write(record.name, packed, facts, record.version)
             record.changed = False
 
-    def save(self) -> int:
-        """Write every state that is newer than the folder's; returns how many were written."""
+    def save(self, streams: Sequence[str] | None = None) -> int:
+        """Write every state (or those of ``streams``) that is newer than the folder's; returns how many were written."""
         if self._folder is None:
             raise RuntimeError("this fleet has no folder to save to; make it with folder=, or save streams one by one")
         written = 0
         with self._alone(), torch.inference_mode(False):
-            for name, record in self._records.items():
+            chosen = self._records if streams is None else {name: self.record(name) for name in streams}
+            for name, record in chosen.items():
                 packed = self._resident.get(name)
                 if record.changed and (record.slot is not None or packed is not None):
                     self._write(record, packed if packed is not None else pack(self._engine_of(record)))

@@ -56,7 +56,9 @@ def read_tokens(path: Path) -> dict[str, str]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ValueError(f"cannot read the tokens in {path} ({error}); expected a JSON object of tenants and tokens") from error
+        raise ValueError(
+            f"cannot read the tokens in {path} ({error}); expected a JSON object of tenants and tokens"
+        ) from error
     if not isinstance(found, dict) or not found or not all(isinstance(token, str) for token in found.values()):
         raise ValueError(f'{path}: expected a JSON object such as {{"camera-1": "token", "*": "token"}}')
     for name, token in found.items():

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Protocol
+from concurrent.futures import Future
+from typing import Any, Protocol, TypeVar
 
 from wildtta.serve.decoding import Array
 from wildtta.serve.replica import Replica
 from wildtta.serve.routing import replica_of
+
+Result = TypeVar("Result")
 
 
 class Backend(Protocol):
@@ -27,6 +30,11 @@ class Backend(Protocol):
         """Of each replica its facts, None where it does not answer."""
 
 
+async def kept(future: Future[Result]) -> Result:
+    """The result of a future that stays whole when this caller goes away: others may wait for the same answer."""
+    return await asyncio.shield(asyncio.wrap_future(future))
+
+
 class InProcess:
     """Replicas in this process: for tests, and to put the service into a program of one's own."""
 
@@ -34,13 +42,13 @@ class InProcess:
         self.replicas = replicas
 
     async def answer(self, tenant: str, request_id: str, images: Array, learn: bool) -> Array:
-        return await asyncio.wrap_future(self._of(tenant).submit(tenant, request_id, images, learn=learn))
+        return await kept(self._of(tenant).submit(tenant, request_id, images, learn=learn))
 
     async def act(self, tenant: str, verb: str) -> dict[str, Any]:
-        return await asyncio.wrap_future(self._of(tenant).act(tenant, verb))
+        return await kept(self._of(tenant).act(tenant, verb))
 
     async def status(self, names: Sequence[str] | None, since: float | None) -> list[dict[str, Any]]:
-        return [await asyncio.wrap_future(replica.status(names, since)) for replica in self.replicas]
+        return [await kept(replica.status(names, since)) for replica in self.replicas]
 
     async def health(self) -> list[dict[str, Any] | None]:
         return [replica.facts() for replica in self.replicas]

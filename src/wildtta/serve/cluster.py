@@ -11,7 +11,8 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from wildtta.serve.decoding import Array
@@ -39,13 +40,13 @@ class FleetReplica:
         self._replica = Replica(settings, index)
 
     async def answer(self, tenant: str, request_id: str, images: Array, learn: bool) -> Any:
-        return await _told(lambda: asyncio.wrap_future(self._replica.submit(tenant, request_id, images, learn=learn)))
+        return await _told(lambda: self._replica.submit(tenant, request_id, images, learn=learn))
 
     async def act(self, tenant: str, verb: str) -> Any:
-        return await _told(lambda: asyncio.wrap_future(self._replica.act(tenant, verb)))
+        return await _told(lambda: self._replica.act(tenant, verb))
 
     async def status(self, names: Sequence[str] | None, since: float | None) -> Any:
-        return await _told(lambda: asyncio.wrap_future(self._replica.status(names, since)))
+        return await _told(lambda: self._replica.status(names, since))
 
     async def facts(self) -> dict[str, Any]:
         return self._replica.facts()
@@ -62,9 +63,11 @@ class FleetReplica:
         self._replica.close()
 
 
-async def _told(call: Callable[[], Awaitable[Any]]) -> Any:
+async def _told(call: Callable[[], Future[Any]]) -> Any:
+    from wildtta.serve.backend import kept
+
     try:
-        return await call()
+        return await kept(call())
     except Refusal as refusal:
         return refusal
 

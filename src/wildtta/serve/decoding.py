@@ -92,7 +92,8 @@ class Decoder:
             return array.astype(np.float32)
         if array.dtype.kind == "f" or array.min() < 0 or array.max() > 255:
             raise Refusal(
-                422, "expected whole numbers from 0 to 255; for inputs that are normalised already, add \"normalised\": true"
+                422,
+                'expected whole numbers from 0 to 255; for inputs that are normalised already, add "normalised": true',
             )
         return array.astype(np.uint8)
 
@@ -103,7 +104,9 @@ class Decoder:
             raise Refusal(422, f"expected images of shape [n, 3, height, width], got {list(shape)[:8]}")
         number = shape[0] if len(shape) == 4 else 1
         if number > self.most_images:
-            raise Refusal(413, f"{number} images in one request; at most {self.most_images} are taken, send the rest apart")
+            raise Refusal(
+                413, f"{number} images in one request; at most {self.most_images} are taken, send the rest apart"
+            )
         if shape[-1] * shape[-2] > self.most_pixels:
             raise Refusal(413, f"{shape[-2]} × {shape[-1]} pixels; at most {self.most_pixels:,} are taken")
 
@@ -113,7 +116,8 @@ class Decoder:
             return self._fitted(batch)
         if batch.shape[-2:] != (self.size, self.size):
             raise Refusal(
-                422, f"expected normalised images of {self.size} × {self.size}, got {batch.shape[-2]} × {batch.shape[-1]}"
+                422,
+                f"expected normalised images of {self.size} × {self.size}, got {batch.shape[-2]} × {batch.shape[-1]}",
             )
         # A float64 may be beyond float32: it becomes infinite here, and is refused with the others.
         with np.errstate(over="ignore"):

@@ -30,9 +30,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        self._requests = Counter(
-            "wildtta_http_requests", "HTTP requests", ["route", "status"], registry=self._registry
-        )
+        self._requests = Counter("wildtta_http_requests", "HTTP requests", ["route", "status"], registry=self._registry)
         self._seconds = Histogram(
             "wildtta_http_request_seconds", "Time of a request", ["route"], buckets=_BUCKETS, registry=self._registry
         )

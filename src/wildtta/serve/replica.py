@@ -183,8 +183,9 @@ class Replica:
         learners = {request.tenant for request, flag in learn if flag}
         apart = [(request, flag) for request, flag in learn if request.tenant in learners and not flag]
         together = [(request, flag) for request, flag in learn if request.tenant not in learners or flag]
-        for part in filter(None, (apart, together)):
-            self._turn([request for request, _ in part], [flag for _, flag in part])
+        for part in (apart, together):
+            if part:
+                self._turn([request for request, _ in part], [flag for _, flag in part])
 
     def _turn(self, requests: list[Request], learn: list[bool]) -> None:
         images = torch.cat([self._normalised(request.images) for request in requests])
@@ -244,12 +245,16 @@ def _device(named: str) -> torch.device:
 
 def _check_same(before: bytes, now: bytes, request_id: str) -> None:
     if before != now:
-        raise Refusal(409, f"the request id {request_id!r} was used for other images; every request needs an id of its own")
+        raise Refusal(
+            409, f"the request id {request_id!r} was used for other images; every request needs an id of its own"
+        )
 
 
 def _refusal_of(error: Exception) -> Refusal:
     if isinstance(error, Refusal):
         return error
     if isinstance(error, BlockingIOError):
-        return Refusal(503, f"another process holds this tenant's state ({error}); send the request again", retry_after=1.0)
+        return Refusal(
+            503, f"another process holds this tenant's state ({error}); send the request again", retry_after=1.0
+        )
     return Refusal(500, f"the network could not answer ({type(error).__name__}: {str(error)[:200]})")

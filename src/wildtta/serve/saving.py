@@ -55,7 +55,8 @@ class Saver:
             self._next = time.monotonic() + self._seconds
         try:
             self._save(tenant)
-        except OSError as error:
+        # OSError: a full disk. RuntimeError: a state that something else wrote.
+        except (OSError, RuntimeError) as error:
             self.failed(error)
             return False
         self.saves += 1
@@ -68,7 +69,7 @@ class Saver:
             self.alarm = None
         return True
 
-    def failed(self, error: OSError) -> None:
+    def failed(self, error: Exception) -> None:
         """Something could not be written: no learning until everything was saved once."""
         self.failures += 1
         if self.alarm is None:

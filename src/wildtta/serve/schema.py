@@ -58,6 +58,7 @@ class TenantStatus(BaseModel):
     paused: bool
     rung: str = Field(description="What its guard lets it do: learn, slow or pause.")
     guarded: bool
+    rests: bool = Field(description="Whether the method leaves the weights alone at present.")
     distance: float | None
     unsaved_steps: int
     requests: int

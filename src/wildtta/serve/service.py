@@ -86,7 +86,9 @@ def prepared(
     chosen = _protocol(protocol, model, network)
     fixed = chosen.size or size or (_GLYPH_SIZE if model.startswith("glyphs:") else None)
     if fixed is None:
-        raise ValueError(f"the protocol {chosen} keeps an image's own size; say which one the network takes: --size 224")
+        raise ValueError(
+            f"the protocol {chosen} keeps an image's own size; say which one the network takes: --size 224"
+        )
     return Settings(
         model=model,
         model_options=model_options or {},

@@ -38,6 +38,8 @@ class Tenant:
         self.calls = 0
         """Of the stream, before the present turn."""
         self.distance: float | None = None
+        self.rests = True
+        """Whether its last step that was looked at left the weights alone."""
         self.rung = 0
         self._decisions = 0
         self._measured = 0.0
@@ -49,8 +51,10 @@ class Tenant:
             return
         self._measured = now
         report = self.stream.last
-        if report is not None and math.isfinite(distance := float(report.distance)):
-            self.distance = self.history.point().distance = distance
+        if report is not None:
+            self.rests = not bool(report.learned)
+            if math.isfinite(distance := float(report.distance)):
+                self.distance = self.history.point().distance = distance
 
     def follow_guard(self) -> None:
         """What the guard did since the last time."""
@@ -187,7 +191,9 @@ class Tenants:
             tenant = Tenant(name, None, None)
         else:
             if name not in self._fleet and len(self._fleet) >= self._settings.limits.tenants:
-                raise Refusal(403, f"this replica has {self._settings.limits.tenants} tenants already and takes no more")
+                raise Refusal(
+                    403, f"this replica has {self._settings.limits.tenants} tenants already and takes no more"
+                )
             stream = self._fleet[name]
             ids = LearnedIds(self._folder / f"{name}.ids", most=self._settings.remembered, calls=stream.calls)
             tenant = Tenant(name, stream, ids)
@@ -207,6 +213,7 @@ class Tenants:
             "paused": tenant.stream is not None and bool(tenant.stream.paused),
             "rung": ("learn", "slow", "pause")[min(tenant.rung, 2)],
             "guarded": self._settings.guard is not None and tenant.stream is not None,
+            "rests": tenant.rests,
             "distance": tenant.distance,
             "unsaved_steps": self.saver.unsaved(tenant.name),
             **tenant.history.told(since),
@@ -215,10 +222,13 @@ class Tenants:
     # -- saving ----------------------------------------------------------------------------------------------------------
 
     def _save(self, name: str | None) -> None:
-        for tenant in [self._seen[name]] if name is not None else self._seen.values():
+        """Ids first: a state must not hold what its log does not have, even after a power cut."""
+        if not self._settings.learn:
+            return
+        for tenant in self._seen.values() if name is None else [self._seen[name]]:
             if tenant.ids is not None and self.saver.unsaved(tenant.name):
                 tenant.ids.sync()
-        self._fleet.save()
+        self._fleet.save(None if name is None else [name])
 
     def _failed(self, error: OSError) -> None:
         before = self.saver.alarm

@@ -176,7 +176,9 @@ def build_app(settings: Settings, backend: Backend) -> FastAPI:
             }
         )
 
-    @app.get("/healthz", summary="Whether every replica answers", responses={200: {"model": Health}}, tags=["operation"])
+    @app.get(
+        "/healthz", summary="Whether every replica answers", responses={200: {"model": Health}}, tags=["operation"]
+    )
     async def healthz() -> Response:
         found = await backend.health()
         well = all(replica is not None and replica["alive"] for replica in found)
@@ -244,5 +246,7 @@ def _refused(refusal: Refusal) -> Response:
 @functools.cache
 def _html(name: str) -> HTMLResponse:
     text = resources.files("wildtta.serve").joinpath(name).read_text(encoding="utf-8")
-    policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
+    policy = (
+        "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
+    )
     return HTMLResponse(text, headers={"Content-Security-Policy": policy, "Cache-Control": "no-cache"})

@@ -1,0 +1,138 @@
+"""The demonstration: three tenants stream corrupted glyphs, one of them is attacked, and its guard acts.
+
+It runs SAR at four times its learning rate, so that something can be seen within a minute. ``steady``, the default of the
+service, moves more slowly and rests under this attack, which is better and shows nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import webbrowser
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from wildtta.corruptions import corrupt
+from wildtta.glyphs import Glyphs
+from wildtta.guard.guard import Guard
+from wildtta.serve.client import Client, ServiceError
+
+DEMO: dict[str, Any] = {
+    "model": "glyphs:resnet_gn",
+    "method": "sar",
+    "options": {"lr_scale": 4.0},
+    # The source network answers everything too: a look comes after 32 images, not after 320.
+    "guard": Guard(shadow=1.0),
+}
+_CLASSES = 200
+_POOL = 1600
+"""Images of a tenant, again and again."""
+_BATCH = 16
+_CALM = 20
+"""Requests before the attack begins."""
+_PACE = 0.2
+"""Seconds between two requests of a tenant, at least."""
+
+
+@dataclass(frozen=True)
+class Camera:
+    """A tenant and what its images suffer from."""
+
+    tenant: str
+    corruption: str
+    severity: int
+    attacked: bool = False
+
+
+CAMERAS = (
+    Camera("harbour", "contrast", 4),
+    Camera("station", "gaussian_noise", 4),
+    Camera("market", "gaussian_noise", 4, attacked=True),
+)
+
+
+def images_of(camera: Camera) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """A camera's images in random order, and their classes."""
+    glyphs = Glyphs(_POOL, seed=sum(map(ord, camera.tenant)))
+    order = torch.randperm(_POOL, generator=torch.Generator().manual_seed(0))
+    images = corrupt(glyphs.images(order), camera.corruption, camera.severity, index=order)
+    return images.numpy(), glyphs.labels[order.numpy()]
+
+
+def requests_of(camera: Camera) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], bool]]:
+    """Images, classes, and whether they are an attack: a flood of one class, twice as many at a time."""
+    images, labels = images_of(camera)
+    flood = np.flatnonzero(labels == 7)
+    number = 0
+    while True:
+        hostile = camera.attacked and number >= _CALM
+        if hostile:
+            chosen = np.resize(np.roll(flood, number), 2 * _BATCH)
+        else:
+            chosen = np.arange(number * _BATCH, (number + 1) * _BATCH) % len(images)
+        yield images[chosen], labels[chosen], hostile
+        number += 1
+
+
+class Demonstration:
+    """Streams the cameras' images to a service and tells what happens."""
+
+    def __init__(self, address: str, *, say: Callable[[str], object]) -> None:
+        self._address, self._say = address, say
+        self._right: dict[str, list[float]] = {camera.tenant: [] for camera in CAMERAS}
+        self._told: set[tuple[str, float]] = set()
+
+    def run(self, ended: threading.Event, seconds: float | None = None, *, page: bool = True) -> None:
+        """Until told to end, or for so many seconds."""
+        until = float("inf") if seconds is None else time.monotonic() + seconds
+        if page and not webbrowser.open(self._address):
+            self._say(f"Open {self._address} in a browser.")
+        threads = [threading.Thread(target=self._stream, args=(camera, ended), daemon=True) for camera in CAMERAS]
+        self._say("harbour and station adapt to low contrast and noise; market does until it is attacked.")
+        for thread in threads:
+            thread.start()
+        while not ended.wait(1.0) and time.monotonic() < until:
+            self._tell_events()
+        ended.set()
+        for thread in threads:
+            thread.join(5.0)
+        for tenant, right in self._right.items():
+            if right:
+                early, late = np.mean(right[:_CALM]), np.mean(right[-_CALM:])
+                self._say(f"{tenant}: {100 * early:.0f} % right at first, {100 * late:.0f} % at the end")
+
+    def _stream(self, camera: Camera, ended: threading.Event) -> None:
+        client = Client(self._address, camera.tenant, patience=10)
+        attacked = False
+        for images, labels, hostile in requests_of(camera):
+            if ended.is_set():
+                return
+            if hostile and not attacked:
+                attacked = True
+                self._say(f"{camera.tenant} is attacked: one class from now on, many at a time")
+            began = time.monotonic()
+            try:
+                answer = client.predict(images)
+            except (ServiceError, ConnectionError) as error:
+                if not ended.is_set():
+                    self._say(f"{camera.tenant}: {error}")
+                continue
+            if not hostile:
+                self._right[camera.tenant].append(float(np.mean(np.array(answer["classes"]) == labels)))
+            ended.wait(max(0.0, _PACE - (time.monotonic() - began)))
+
+    def _tell_events(self) -> None:
+        for camera in CAMERAS:
+            try:
+                status = Client(self._address, camera.tenant, patience=2).status()
+            except (ServiceError, ConnectionError):
+                continue
+            for event in status["events"]:
+                if (key := (camera.tenant, event["time"])) not in self._told:
+                    self._told.add(key)
+                    self._say(f"{camera.tenant}: {event['kind']}: {event['text']}")
