@@ -56,9 +56,9 @@ def serve(
         typer.Option(help="Never answer two tenants together: slower, and equal to the last bit whoever else asks."),
     ] = False,
     busy: Annotated[int, typer.Option(min=1, help="Waiting images above which answers go before learning.")] = 256,
-    save_steps: Annotated[int, typer.Option(min=1, help="Steps of a tenant between two saves of its state.")] = 32,
+    save_steps: Annotated[int, typer.Option(min=1, help="Steps of a tenant between two saves of its state.")] = 64,
     save_seconds: Annotated[
-        float, typer.Option(min=0.1, help="Seconds between two saves of all changed states.")
+        float, typer.Option(min=0.1, help="Seconds after which a changed state is saved.")
     ] = 30.0,
     max_body: Annotated[float, typer.Option(min=0.001, help="MiB of a request at most.")] = 16.0,
     max_pixels: Annotated[int, typer.Option(min=1, help="Of an image at most.")] = 16_000_000,

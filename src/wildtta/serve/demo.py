@@ -1,11 +1,12 @@
 """The demonstration: three tenants stream corrupted glyphs, one of them is attacked, and its guard acts.
 
-It runs SAR at four times its learning rate, so that something can be seen within a minute. ``steady``, the default of the
+It runs SAR at eight times its learning rate, so that something can be seen within a minute. ``steady``, the default of the
 service, moves more slowly and rests under this attack, which is better and shows nothing.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 import webbrowser
@@ -25,13 +26,14 @@ from wildtta.serve.client import Client, ServiceError
 DEMO: dict[str, Any] = {
     "model": "glyphs:resnet_gn",
     "method": "sar",
-    "options": {"lr_scale": 4.0},
+    "options": {"lr_scale": 8.0},
     # The source network answers everything too: a look comes after 32 images, not after 320.
     "guard": Guard(shadow=1.0),
 }
 _CLASSES = 200
 _POOL = 1600
 """Images of a tenant, again and again."""
+_FLOOD, _FLOODED_CLASS = 480, 7
 _BATCH = 16
 _CALM = 20
 """Requests before the attack begins."""
@@ -64,19 +66,24 @@ def images_of(camera: Camera) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int
     return images.numpy(), glyphs.labels[order.numpy()]
 
 
+def flood_of(camera: Camera) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """What an attacker sends: always the same class."""
+    glyphs = Glyphs(_FLOOD * _CLASSES, seed=1)
+    own = torch.arange(_FLOOD) * _CLASSES + _FLOODED_CLASS
+    return corrupt(glyphs.images(own), camera.corruption, camera.severity, index=own).numpy(), glyphs.labels[
+        own.numpy()
+    ]
+
+
 def requests_of(camera: Camera) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], bool]]:
     """Images, classes, and whether they are an attack: a flood of one class, twice as many at a time."""
-    images, labels = images_of(camera)
-    flood = np.flatnonzero(labels == 7)
-    number = 0
-    while True:
+    ordinary, labels = images_of(camera)
+    flood, one_class = flood_of(camera) if camera.attacked else (ordinary, labels)
+    for number in itertools.count():
         hostile = camera.attacked and number >= _CALM
-        if hostile:
-            chosen = np.resize(np.roll(flood, number), 2 * _BATCH)
-        else:
-            chosen = np.arange(number * _BATCH, (number + 1) * _BATCH) % len(images)
-        yield images[chosen], labels[chosen], hostile
-        number += 1
+        images, classes, size = (flood, one_class, 2 * _BATCH) if hostile else (ordinary, labels, _BATCH)
+        chosen = np.arange(number * size, (number + 1) * size) % len(images)
+        yield images[chosen], classes[chosen], hostile
 
 
 class Demonstration:

@@ -64,7 +64,7 @@ class Settings:
     busy: int = 256
     """Waiting images above which groups are answered and not learned from."""
 
-    save_steps: int = 32
+    save_steps: int = 64
     """A state in the folder is at most so many steps older than the one in memory …"""
     save_seconds: float = 30.0
     """… and so many seconds."""

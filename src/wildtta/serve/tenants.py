@@ -154,7 +154,7 @@ class Tenants:
         except RuntimeError as error:
             raise Refusal(409, str(error)) from error
         before = self.saver.alarm
-        self.saver.now(None)
+        self.saver.now(name)
         self._tell_alarm(before)
         tenant.history.happened("verb", verb, alarm=False)
         log("an administrator acted", tenant=name, verb=verb)
