@@ -135,7 +135,7 @@ class Decoder:
             if scaled > self.most_pixels:
                 raise Refusal(422, f"an image of {height} × {width} is too long and narrow to be resized")
         try:
-            fitted = self.protocol.fit(torch.from_numpy(np.ascontiguousarray(images)))
+            fitted = self.protocol.fit(torch.from_numpy(np.array(images)))  # a copy: a body cannot be written to
         except DataError as error:
             raise Refusal(422, str(error)) from error
         if fitted.shape[-2:] != (self.size, self.size):

@@ -2,8 +2,10 @@
 
 A tenant's state is saved after so many steps or seconds, and all are at a graceful stop. (The fleet itself saves a stream
 that it evicts.) The first save of a tenant comes earlier, each after another number of steps: a write to the disk takes
-its time, and answers should not wait for many at once. Where a state cannot be written, learning stops with an alarm: a state that
-cannot be kept should not move away from the one that is. Answers go on, and saving is tried again until it works.
+its time, and answers should not wait for many at once.
+
+Where a state cannot be written, learning stops with an alarm: a state that cannot be kept should not move away from the
+one that is. Answers go on, and saving is tried again until it works.
 """
 
 from __future__ import annotations
