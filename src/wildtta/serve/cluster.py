@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -166,10 +167,14 @@ def connect(address: str | None, replicas: int) -> None:
         from ray import serve  # noqa: F401 - whether its own requirements are there
     except ImportError as error:
         raise ImportError(f"the service needs Ray Serve ({error}): pip install 'wildtta[serve]'") from error
+    # Ray tells a lot; what a person has to know is told by the service.
+    for name in ("ray", "ray.serve"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     if address is not None:
         ray.init(address=address, log_to_driver=False, configure_logging=False)
         return
     ray.init(
+        address="local",
         num_cpus=max(os.cpu_count() or 1, replicas + 1),
         include_dashboard=False,
         object_store_memory=_OBJECT_STORE,
@@ -205,23 +210,23 @@ def start(settings: Settings, *, host: str, port: int, cpus: float, gpus: float,
     serve.run(web.bind(settings, replicas), name=APPLICATION, route_prefix="/")
 
 
-def stop(settings: Settings) -> None:
-    """A graceful stop: every replica answers what waits and saves its states, then the service ends."""
+def stop(settings: Settings, *, shared: bool) -> None:
+    """A graceful stop: every replica answers what waits and saves its states, then the service ends.
+
+    On a ``shared`` cluster it is taken off Serve, which goes on; a Ray of this machine's own ends anyhow.
+    """
     from ray import serve
 
     for index in range(settings.replicas):
         with contextlib.suppress(Exception):
             serve.get_deployment_handle(f"replica-{index}", APPLICATION).close.remote().result(timeout_s=60)
-    with contextlib.suppress(Exception):
-        serve.delete(APPLICATION)
-
-
-def disconnect(*, alone: bool) -> None:
-    """Leave Ray; a Ray of this machine's own (``alone``) ends with it."""
-    import ray
-    from ray import serve
-
-    if alone:
+    if shared:
         with contextlib.suppress(Exception):
-            serve.shutdown()
+            serve.delete(APPLICATION)
+
+
+def disconnect() -> None:
+    """Leave Ray. One that :func:`connect` started ends with that, and everything that runs on it."""
+    import ray
+
     ray.shutdown()

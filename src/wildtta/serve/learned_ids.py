@@ -38,8 +38,8 @@ class LearnedIds:
         for call, ids in kept:
             self._remember(call, ids)
         self._lines = len(lines)
-        if self.lost or not whole:
-            self._rewrite()
+        self._stale = bool(self.lost) or not whole
+        """Whether the file holds what has to go before the next line is added; reading alone writes nothing."""
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._calls
@@ -48,7 +48,9 @@ class LearnedIds:
         return len(self._calls)
 
     def add(self, call: int, ids: Sequence[str]) -> None:
-        """One line more, before these requests are learned from. After an OSError the log is as it was."""
+        """One line more, before these requests are learned from. After an OSError these are not in it."""
+        if self._stale:
+            self._rewrite()
         line = (json.dumps({"call": call, "ids": list(ids)}) + "\n").encode()
         self._path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
@@ -92,7 +94,7 @@ class LearnedIds:
             by_call.setdefault(call, []).append(request_id)
         text = "".join(json.dumps({"call": call, "ids": ids}) + "\n" for call, ids in by_call.items())
         write_atomically(self._path, text.encode())
-        self._lines = len(by_call)
+        self._lines, self._stale = len(by_call), False
 
 
 def _read(path: Path) -> tuple[list[tuple[int, list[str]]], bool]:

@@ -44,15 +44,15 @@ class Service:
                 self.settings, host=self.host, port=self.port, cpus=cpus, gpus=self._gpus, interfaces=self._interfaces
             )
         except BaseException:
-            cluster.disconnect(alone=self._ray is None)
+            cluster.disconnect()
             raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        cluster.stop(self.settings)
-        cluster.disconnect(alone=self._ray is None)
+        cluster.stop(self.settings, shared=self._ray is not None)
+        cluster.disconnect()
 
 
 def prepared(
