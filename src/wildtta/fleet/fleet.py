@@ -21,7 +21,7 @@ from wildtta.fleet.packing import Packed, pack, unpack
 from wildtta.fleet.records import Record, Slots
 from wildtta.fleet.report import report_of
 from wildtta.fleet.state_folder import StateFolder
-from wildtta.fleet.step import MixedStep, Seen
+from wildtta.fleet.step import Finished, MixedStep, Seen
 from wildtta.fleet.stream import Stream
 from wildtta.fleet.stream_engine import StreamEngine
 from wildtta.fleet.suitable import refuse_unsuitable
@@ -32,8 +32,10 @@ from wildtta.methods.base import Method
 from wildtta.network.parameters import ParameterChoice
 from wildtta.step.engine import Engine
 from wildtta.step.interrupts import Held
+from wildtta.step.loop import upkeep
 from wildtta.step.online_state import check_origin, facts_of, resume, state_of
 from wildtta.step.precision import Precision, fastest_precision, step_precision
+from wildtta.step.report import StepReport
 from wildtta.step.state_file import read_state, write_state
 
 
@@ -179,15 +181,17 @@ class Fleet:
                     turn._end()
 
     def _learn(self, seen: Seen, scales: list[float]) -> None:
-        ends = self._step.learn(seen, scales) if any(scales) else {}
+        finished = self._step.learn(seen, scales) if any(scales) else Finished(seen.parts, seen.grouping.sizes, [])
+        every = self.method.upkeep_every
         for place, record in enumerate(seen.records):
             record.calls += 1
+            record.latest = finished, place
             if scales[place]:
                 record.batch_size = record.batch_size or seen.grouping.sizes[place]
                 record.host_steps += 1
                 record.changed = True
-                self.method.maintain(self._engine_of(record))
-            record.report = report_of(self._engine_of(record), seen, ends, place)
+                if every and record.host_steps % every == 0:  # building its engine costs more than asking
+                    upkeep(self.method, self._engine_of(record))
         for stream, label in zip(seen.owner, seen.told.labels, strict=True):
             seen.records[stream].answers.append(label)
         if self._guard is not None:
@@ -203,8 +207,6 @@ class Fleet:
             places = torch.tensor(own, device=seen.images.device)
             with self._engine_for(record) as engine:
                 record.watch.observe(engine, seen.images[places], seen.logits[places].to(engine.dtype))
-            if record.report is not None:
-                record.report.disagreement = record.watch.disagreement
 
     def _scale(self, record: Record) -> float:
         return 1.0 if record.watch is None else record.watch.step_scale
@@ -348,7 +350,7 @@ class Fleet:
             del self._resident[oldest]
         assert record.slot is not None
         self._slots.give_back(record.slot)
-        record.slot, record.report = None, None
+        record.slot, record.latest = None, None
         if record.watch is not None:
             record.watch.forget_images()
         del self._active[name]
@@ -426,6 +428,17 @@ class Fleet:
                 yield engine
             record.changed = True
 
+    def report(self, name: str) -> StepReport | None:
+        """What happened to a stream in the last batch that held images of it; None before there was one."""
+        with self._alone():
+            record = self.record(name)
+            if record.latest is None:
+                return None
+            report = report_of(self._engine_of(record), *record.latest)
+            if record.watch is not None:
+                report.disagreement = record.watch.disagreement
+            return report
+
     def set_paused(self, name: str, paused: bool) -> None:
         """Whether a stream only predicts."""
         with self._alone():
@@ -439,7 +452,7 @@ class Fleet:
             engine.reset()
             engine.batch_size, engine.host_steps = self._given_batch_size, 0
         record = self.record(name)
-        record.report = None
+        record.latest = None
         record.answers.clear()
         if record.watch is not None:
             record.watch.restart()
@@ -461,7 +474,7 @@ class Fleet:
         with self.working_on(name) as engine:
             messages = resume(engine, path, tensors, facts, self._fingerprint)
         record = self.record(name)
-        record.report = None
+        record.latest = None
         record.answers.clear()
         if record.watch is not None:
             record.watch.restart()

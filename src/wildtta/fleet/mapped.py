@@ -34,9 +34,12 @@ class Streams:
     batch_shares: Tensor
 
     def take(self, chosen: Tensor) -> Streams:
-        """Copies of some of them."""
+        """Copies of some of them, without a graph; where that is all of them, they themselves."""
+        weights = self.weights.detach()
+        if len(chosen) == len(weights):
+            return Streams(weights, self.memory, self.rates, self.batch_shares)
         memory = {name: value[chosen] for name, value in self.memory.items()}
-        return Streams(self.weights[chosen], memory, self.rates[chosen], self.batch_shares[chosen])
+        return Streams(weights[chosen], memory, self.rates[chosen], self.batch_shares[chosen])
 
 
 class MappedMethod:

@@ -44,8 +44,13 @@ class NormWeights(TorchFunctionMode):
         ``like`` begins with the samples, or with several rows of each (windows, heads).
         """
         own = self._own.get(id(parameter))
-        if own is None or len(like) % self._samples:
-            return own
+        if own is None:
+            return None
+        if len(like) % self._samples:
+            raise ValueError(
+                f"{_REFUSED}: a norm took a tensor of shape {tuple(like.shape)} in a batch of {self._samples} samples, "
+                f"expected samples first. {_ADVICE}"
+            )
         own = own.repeat_interleave(len(like) // self._samples, 0) if len(like) != self._samples else own
         between = like.dim() - own.dim() - behind
         return own.reshape(len(own), *[1] * between, *own.shape[1:], *[1] * behind)
@@ -154,8 +159,13 @@ def refuse_unmapped(learnables: Learnables, run: Callable[[Tensor], Tensor], ima
     error = (mixed.double() - expected).abs().amax() / expected.std().clamp(min=1e-12)
     if not float(error) <= (1e-8 if mixed.dtype == torch.float64 else 1e-2):
         raise ValueError(
-            "a fleet gives every sample its own weights in norm layers, and this network uses them in a way that this does "
-            f"not reach (logits differ by {float(error):.2g} of their spread): expected layers that call torch's group_norm, "
-            "layer_norm or rms_norm, or multiply by their weight, with samples first. Choose such layers with parameters=, "
-            "or use one adapter per stream"
+            f"{_REFUSED}: logits differ by {float(error):.2g} of their spread from those of networks with these weights. "
+            f"Expected layers that call torch's group_norm, layer_norm or rms_norm, or multiply by their weight, with "
+            f"samples first. {_ADVICE}"
         )
+
+
+_REFUSED = (
+    "a fleet gives every sample its own weights in norm layers, and this network uses them in a way that this does not reach"
+)
+_ADVICE = "Choose other layers with parameters=, or use one adapter per stream"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -12,8 +13,10 @@ from torch import Tensor
 from wildtta.fleet.mapped import Streams
 from wildtta.guard.watch import Watch
 from wildtta.step.engine import Engine
-from wildtta.step.report import StepReport
 from wildtta.step.window import IMAGES
+
+if TYPE_CHECKING:
+    from wildtta.fleet.step import Finished
 
 
 @dataclass(eq=False)
@@ -36,7 +39,8 @@ class Record:
     version: int = 0
     """How often its state was written."""
     watch: Watch | None = None
-    report: StepReport | None = None
+    latest: tuple[Finished, int] | None = None
+    """The last batch that held images of it, and its place in that."""
     answers: deque[int] = field(default_factory=lambda: deque(maxlen=IMAGES))
     """Classes answered for its latest images."""
 

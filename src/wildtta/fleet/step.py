@@ -41,7 +41,7 @@ class Seen:
     logits: Tensor
     """The answers, [B, C]."""
     parts: Tensors
-    """By stream, padded: the outputs, what is usable, the selection, the gate."""
+    """By stream, padded: the outputs, what is usable, the selection, the gate, what is answered."""
     leaf: Tensor | None
     """The weights [S, P] that the pass keeps a graph of; None: it keeps none."""
     resting: list[bool]
@@ -59,6 +59,30 @@ class Seen:
         rows = len(self.owner)
         opened = None if gate is None else [bool(number) for number in numbers[2 * rows :]]
         return Told(numbers[:rows], [bool(number) for number in numbers[rows : 2 * rows]], opened)
+
+
+@dataclass
+class End:
+    """Some streams of a batch after it."""
+
+    places: list[int]
+    """Which streams of the batch."""
+    before: Tensor
+    """Their weights before it."""
+    streams: Streams
+    found: Tensors
+    """Gradients and losses, where they learned."""
+    result: Tensors
+    """What became of the batch: learned, sound, passes."""
+
+
+@dataclass
+class Finished:
+    """What there is to tell about a batch once it is over."""
+
+    parts: Tensors
+    sizes: list[int]
+    ends: list[End]
 
 
 @dataclass
@@ -120,8 +144,9 @@ class MixedStep:
                 "number": grouping.numbers,
             }
             shown = grouping.padded(raw.masked_fill(~finite[:, None], math.nan))
+            whole = Streams(streams.weights.detach(), streams.memory, streams.rates, streams.batch_shares)
             parts |= self._mapped.first(
-                _detached(streams), parts["logits"], parts["features"], parts["usable"], shown
+                whole, parts["logits"], parts["features"], parts["usable"], shown
             )
         return Seen(
             records, grouping, clean, streams, output, grouping.flat(parts["answers"]), parts, leaf, resting, list(owner)
@@ -134,26 +159,21 @@ class MixedStep:
 
     # -- the second half -----------------------------------------------------------------------------------------------
 
-    def learn(self, seen: Seen, scales: Sequence[float]) -> Tensors:
-        """Every stream learns from its images, as far as ``scales`` [S] let it; 0: not at all.
-
-        Returns what became of each stream's batch, [S, …], NaN or False where it did not learn.
-        """
+    def learn(self, seen: Seen, scales: Sequence[float]) -> Finished:
+        """Every stream learns from its images, as far as ``scales`` [S] let it; 0: not at all."""
         with losses_in_full_precision(self._engine.device):
             learners, selected = self._learners(seen, scales)
             self._share = sum(selected[place] for place in learners) / len(seen.images)
-            ends: Tensors = {}
-            awake = [place for place, scale in enumerate(scales) if scale > 0]
-            idle = [place for place in awake if place not in set(learners)]
-            before = seen.streams.weights.detach().clone()
-            if learners:
-                self._end(seen, learners, self._gradient(seen, learners), selected, ends)
+            idle = [place for place, scale in enumerate(scales) if scale > 0 and place not in set(learners)]
+            ends = [self._end(seen, learners, self._gradient(seen, learners), selected)] if learners else []
             if idle:
-                self._end(seen, idle, None, selected, ends)
-            self._write_back(seen, awake, before, scales)
+                ends.append(self._end(seen, idle, None, selected))
+            # Nothing was written so far: what failed until here has changed no stream.
+            for end in ends:
+                self._write_back(seen, end, scales)
         for place, share in seen.shares.items():
             seen.records[place].share = share
-        return ends
+        return Finished(seen.parts, seen.grouping.sizes, ends)
 
     def _learners(self, seen: Seen, scales: Sequence[float]) -> tuple[list[int], list[int]]:
         """The streams that have something to learn from, and how many of its images each selected: the step's one read."""
@@ -180,7 +200,7 @@ class MixedStep:
         chosen = torch.tensor(learners, device=self._engine.device)
         rows, grouping = self._rows(seen, learners)
         selection = _selection_of(seen.parts["selection"], seen.grouping, grouping, rows)
-        streams = _detached(seen.streams).take(chosen)
+        streams = seen.streams.take(chosen)
         if seen.leaf is not None:
             leaf, logits, features = seen.leaf, seen.output.logits[rows], seen.output.features[rows]
         else:
@@ -209,27 +229,20 @@ class MixedStep:
         grouping = Grouping([place[seen.owner[row]] for row in rows], len(learners), self._engine.device)
         return torch.tensor(rows, device=self._engine.device), grouping
 
-    def _end(
-        self, seen: Seen, places: list[int], found: Tensors | None, selected: list[int], ends: Tensors
-    ) -> None:
-        """Update the streams at ``places``; their new weights and state go into ``seen.streams``."""
+    def _end(self, seen: Seen, places: list[int], found: Tensors | None, selected: list[int]) -> End:
+        """Weights and state of the streams at ``places`` after the batch; they are not written yet."""
         chosen = torch.tensor(places, device=self._engine.device)
-        streams = _detached(seen.streams).take(chosen)
+        streams = seen.streams.take(chosen)
         kept = ("logits", "features", "usable", "number", "selection", "gate")
         parts = {name: _taken(value, chosen) for name, value in seen.parts.items() if name in kept}
         forwards = 0 if self._radius is None else 1
-        backwards = forwards + 1
         computed = [self._computed(seen, place, found is not None, selected[place]) for place in places]
         counts = torch.tensor(computed, device=self._engine.device)
+        found = None if found is None else _detached_parts(found)
         with torch.no_grad():
-            result = self._mapped.end(
-                streams, parts, None if found is None else _detached_parts(found), (forwards, backwards), counts
-            )
-            weights = seen.streams.weights.detach()
-            weights[chosen] = result.pop("weights")
-            for name, value in streams.memory.items():
-                seen.streams.memory[name][chosen] = value
-        ends["learners" if found is not None else "idle"] = {"places": places, "found": found, **result}
+            result = self._mapped.end(streams, parts, found, (forwards, forwards + 1), counts)
+        before, streams.weights = streams.weights, result.pop("weights")
+        return End(places, before, streams, found or {}, result)
 
     def _computed(self, seen: Seen, place: int, learns: bool, selected: int) -> tuple[int, int]:
         """Samples that the stream's own adapter would have passed, forward and backward.
@@ -247,25 +260,17 @@ class MixedStep:
             return number + selected * again, selected * (1 + again) + number - selected
         return number + selected * (1 + again), selected * (1 + again)
 
-    def _write_back(self, seen: Seen, awake: list[int], before: Tensor, scales: Sequence[float]) -> None:
-        """Weights and state of the streams that took part, with steps cut to their scale."""
-        if not awake:
-            return
-        chosen = torch.tensor(awake, device=self._engine.device)
-        streams = _detached(seen.streams)
-        slowed = [place for place in awake if scales[place] != 1]
-        for place in slowed:
-            streams.weights[place] = torch.lerp(before[place], streams.weights[place], scales[place])
-        self._slots.scatter([_slot(seen.records[place]) for place in awake], streams.take(chosen))
+    def _write_back(self, seen: Seen, end: End, scales: Sequence[float]) -> None:
+        """The streams of ``end`` as they are now, with steps cut to their scale."""
+        for row, place in enumerate(end.places):
+            if scales[place] != 1:
+                end.streams.weights[row] = torch.lerp(end.before[row], end.streams.weights[row], scales[place])
+        self._slots.scatter([_slot(seen.records[place]) for place in end.places], end.streams)
 
 
 def _slot(record: Record) -> int:
     assert record.slot is not None
     return record.slot
-
-
-def _detached(streams: Streams) -> Streams:
-    return Streams(streams.weights.detach(), streams.memory, streams.rates, streams.batch_shares)
 
 
 def _taken(value: Tensor | Tensors, chosen: Tensor) -> Tensor | Tensors:

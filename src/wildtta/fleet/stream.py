@@ -35,7 +35,7 @@ class Stream:
     @property
     def last(self) -> StepReport | None:
         """What happened to it in the last batch that held images of it; None before there was one."""
-        return self._fleet.record(self.name).report
+        return self._fleet.report(self.name)
 
     @property
     def top_share(self) -> float:

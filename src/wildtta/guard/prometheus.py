@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING
 
 from wildtta.guard.judge import Decision, Judge, Look
@@ -14,6 +15,28 @@ class Metrics:
     """What a guard knows, as metrics of one registry, told apart by the label ``model``."""
 
     def __init__(self, registry: CollectorRegistry, model: str) -> None:
+        self._model = model
+        if registry not in _collectors:  # several guards may share a registry, which takes a name once
+            _collectors[registry] = _Collectors(registry)
+        self._to = _collectors[registry]
+
+    def show(self, look: Look, judge: Judge) -> None:
+        to, model = self._to, self._model
+        to.looks.labels(model).inc()
+        to.evidence.labels(model).set(judge.evidence)
+        to.rung.labels(model).set(int(judge.ladder.rung))
+        to.disagreement.labels(model).set(look.disagreement)
+        to.top_share.labels(model).set(look.top_share)
+        to.distance.labels(model).set(look.distance)
+
+    def count(self, decision: Decision) -> None:
+        self._to.decisions.labels(self._model, decision.action.name.lower()).inc()
+
+
+class _Collectors:
+    """The metrics of one registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
         try:
             from prometheus_client import Counter, Gauge
         except ImportError as error:
@@ -22,24 +45,15 @@ class Metrics:
         def gauge(name: str, help: str) -> Gauge:
             return Gauge(f"wildtta_guard_{name}", help, ["model"], registry=registry)
 
-        self._model = model
-        self._evidence = gauge("evidence", "Evidence e that the adapted network is worse than the source")
-        self._rung = gauge("rung", "0 learn, 1 slow, 2 pause")
-        self._disagreement = gauge("disagreement", "Share of images that source and adapted network answer differently")
-        self._top_share = gauge("top_share", "Share of the most frequent answer among the latest images")
-        self._distance = gauge("distance", "Distance of the weights from the source, relative to their length")
-        self._looks = Counter("wildtta_guard_looks", "Comparisons with the source", ["model"], registry=registry)
-        self._decisions = Counter(
+        self.evidence = gauge("evidence", "Evidence e that the adapted network is worse than the source")
+        self.rung = gauge("rung", "0 learn, 1 slow, 2 pause")
+        self.disagreement = gauge("disagreement", "Share of images that source and adapted network answer differently")
+        self.top_share = gauge("top_share", "Share of the most frequent answer among the latest images")
+        self.distance = gauge("distance", "Distance of the weights from the source, relative to their length")
+        self.looks = Counter("wildtta_guard_looks", "Comparisons with the source", ["model"], registry=registry)
+        self.decisions = Counter(
             "wildtta_guard_decisions", "Actions of the guard", ["model", "action"], registry=registry
         )
 
-    def show(self, look: Look, judge: Judge) -> None:
-        self._looks.labels(self._model).inc()
-        self._evidence.labels(self._model).set(judge.evidence)
-        self._rung.labels(self._model).set(int(judge.ladder.rung))
-        self._disagreement.labels(self._model).set(look.disagreement)
-        self._top_share.labels(self._model).set(look.top_share)
-        self._distance.labels(self._model).set(look.distance)
 
-    def count(self, decision: Decision) -> None:
-        self._decisions.labels(self._model, decision.action.name.lower()).inc()
+_collectors: weakref.WeakKeyDictionary[CollectorRegistry, _Collectors] = weakref.WeakKeyDictionary()

@@ -203,8 +203,11 @@ class GradientMethod(Method):
     def recovered(self, engine: Engine, trigger: Tensor) -> None:
         """Set back the method's own state, where ``trigger`` (a boolean on the device). Momentum and e_m are the loop's."""
 
+    upkeep_every: ClassVar[int | None] = None
+    """Steps after which :meth:`maintain` is called; None: never."""
+
     def maintain(self, engine: Engine) -> None:
-        """Upkeep on the host after a step; it is not part of a recorded step."""
+        """Upkeep on the host after every ``upkeep_every``-th step; it is not part of a recorded step."""
 
 
 @dataclass(frozen=True, kw_only=True)

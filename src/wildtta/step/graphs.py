@@ -26,7 +26,15 @@ from torch import Tensor
 
 from wildtta.methods.gradient import GradientMethod
 from wildtta.step.engine import Engine
-from wildtta.step.loop import KEEP_GRAPH_ABOVE, Prediction, learn_from, learn_from_batch, learns_on_selected, predict
+from wildtta.step.loop import (
+    KEEP_GRAPH_ABOVE,
+    Prediction,
+    learn_from,
+    learn_from_batch,
+    learns_on_selected,
+    predict,
+    upkeep,
+)
 from wildtta.step.report import Answer, Output, StepReport
 from wildtta.step.undo import Snapshot
 
@@ -135,7 +143,7 @@ class GraphRunner:
             second.graph.replay()
             answer = second.result
         engine.host_steps += 1
-        method.maintain(engine)
+        upkeep(method, engine)
         return answer
 
     def _whole(self, images: Tensor) -> Answer:

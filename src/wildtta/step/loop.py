@@ -223,8 +223,14 @@ def _finish(
     report = _report(engine, seen, found, outcome)
     engine.host_steps += 1
     if not engine.fixed_shapes:
-        method.maintain(engine)
+        upkeep(method, engine)
     return Answer(output, report)
+
+
+def upkeep(method: GradientMethod, engine: Engine) -> None:
+    """What a method does on the host every so many steps."""
+    if method.upkeep_every and engine.host_steps % method.upkeep_every == 0:
+        method.maintain(engine)
 
 
 def update(

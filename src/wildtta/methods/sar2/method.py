@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from wildtta.network import Network
     from wildtta.step.engine import Engine
 
-_RESUM_EVERY = 256
-"""Steps after which the bank's sums are computed anew, so that rounding does not add up over an endless run."""
-
-
 @register
 @dataclass(frozen=True, kw_only=True)
 class SAR2(SAR):
@@ -49,6 +45,8 @@ class SAR2(SAR):
     paper: ClassVar[str] = "Niu et al., Adapt in the Wild (SAR²), extension of https://arxiv.org/abs/2302.12400"
     passes: ClassVar[str] = "2 / 2"
     learning_rates: ClassVar[Rates] = {"convolutional": (1e-3 / 16, 1e-3), "transformer": (5e-3 / 16, 5e-3)}
+    upkeep_every: ClassVar[int | None] = 256
+    """The bank's sums are computed anew, so that rounding does not add up over an endless run."""
 
     entropy: float = option("weight of the entropy term; 0: off", 1.0, within=NOT_NEGATIVE)
     redundancy: float | None = option(
@@ -272,8 +270,7 @@ class SAR2(SAR):
             centroid_bank.clear(engine.memory, trigger)
 
     def maintain(self, engine: Engine) -> None:
-        if engine.host_steps % _RESUM_EVERY == 0:
-            self.derive(engine)
+        self.derive(engine)
 
     def derived(self) -> tuple[str, ...]:
         return ("bank_sum", "bank_outer") if self.bank else ()

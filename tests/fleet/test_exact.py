@@ -1,0 +1,92 @@
+"""A stream of a fleet learns and answers exactly as an adapter of its own, whatever the others send."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+
+import pytest
+import torch
+from fleet_streams import Beside, mixed_batches, pool, trained
+
+import wildtta
+
+# Rates and thresholds that make everything happen within a few batches: learning, warm-up, recoveries.
+METHODS = {
+    "tent": {},
+    "eta": {"recovery": 0.5},
+    "sar": {"lr_scale": 5.0, "recovery": 1.0},
+    "sar2": {"warmup": 8, "recovery": 0.7},
+    "sar2-efficient": {"warmup": 8, "lr_scale": 2.0},
+    "steady": {"evidence": False, "sharpness": 0.05, "batch_size": 16},
+}
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def compare(net: str, method: str, options: dict, batches: int, folder) -> Beside:
+    both = Beside(net, method, options, active=5, resident=1, folder=folder)
+    for images, names in mixed_batches(batches):
+        both.feed(images, names)
+    assert both.worst < 1e-9
+    assert both.state_difference() < 1e-9
+    assert both.total("learned") > batches / 2
+    return both
+
+
+@pytest.mark.parametrize(
+    ("net", "method"),
+    [("resnet_gn", "tent"), ("resnet_gn", "sar"), ("resnet_gn", "sar2-efficient"), ("vit", "eta"), ("vit", "sar2")],
+)
+def test_every_stream_equals_its_own_adapter(net, method, tmp_path):
+    both = compare(net, method, METHODS[method], 24 if net == "resnet_gn" else 12, tmp_path)
+    assert method != "sar" or both.total("resets") > 0
+    assert both.total("left_out") > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("net", ["resnet_gn", "vit"])
+@pytest.mark.parametrize("method", [*METHODS, "steady by evidence"])
+def test_every_stream_equals_its_own_adapter_over_300_batches(net, method, tmp_path):
+    compare(net, method.split()[0], METHODS.get(method, {}), 300, tmp_path)
+
+
+def test_steady_rests_and_wakes_stream_by_stream():
+    """One stream is noisy and one clean: who learns is each stream's own evidence, and equals its adapter's."""
+    both = Beside("resnet_gn", "steady", {}, active=8)
+    clean = ((wildtta_glyphs(160) / 255) - 0.5) / 0.25
+    for step in range(20):
+        rows = torch.cat((pool(0)[step * 8 : step * 8 + 8], clean[step * 8 : step * 8 + 8]))
+        both.feed(rows, ["noisy"] * 8 + ["clean"] * 8)
+    assert both.worst < 1e-9
+    assert both.state_difference() < 1e-9
+    assert both.adapters["noisy"].cost.learned > 0
+
+
+def wildtta_glyphs(number: int) -> torch.Tensor:
+    from wildtta.glyphs import Glyphs
+
+    order = torch.randperm(number, generator=torch.Generator().manual_seed(3))
+    return Glyphs(number).images(order).double()
+
+
+def test_a_streams_answers_are_the_same_whatever_the_others_send():
+    calm, mad = (wildtta.Fleet(copy.deepcopy(trained("resnet_gn")), "sar2", warmup=4) for _ in range(2))
+    draw = torch.Generator().manual_seed(0)
+    for step in range(6):
+        mine = pool(0)[step * 4 : step * 4 + 4]
+        alone = calm(mine, ["mine"] * 4)
+        worst = torch.randn(6, *mine.shape[1:], generator=draw, dtype=torch.float64) * 1e4
+        worst[0], worst[1], worst[2] = float("nan"), float("inf"), 1e300
+        order = torch.randperm(10, generator=draw)
+        batch = torch.cat((mine, worst))[order]
+        names = [["mine"] * 4 + ["mad"] * 3 + ["other"] * 3][0]
+        beside = mad(batch, [names[int(place)] for place in order])
+        assert (beside[order.argsort()[:4]] - alone).abs().max() < 1e-9
+    states = calm["mine"].online_state(), mad["mine"].online_state()
+    assert all((states[0][key].double() - states[1][key].double()).abs().nan_to_num().max() < 1e-9 for key in states[0])

@@ -1,0 +1,145 @@
+"""States that outlive the process: evicted, stored, taken up again, one writer each, whole after a kill."""
+
+from __future__ import annotations
+
+import copy
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from fleet_streams import pool, trained
+
+import wildtta
+from wildtta.fleet import StreamHeld
+from wildtta.fleet.state_folder import StateFolder
+from wildtta.step.state_file import read_state
+
+
+def fleet_of(folder: Path, **options) -> wildtta.Fleet:
+    return wildtta.Fleet(copy.deepcopy(trained("resnet_gn", torch.float32)), "sar2", warmup=2, folder=folder, **options)
+
+
+def feed(fleet: wildtta.Fleet, streams: range, step: int) -> torch.Tensor:
+    names = [f"s{stream}" for stream in streams for _ in range(2)]
+    rows = torch.cat([pool(stream % 8, torch.float32)[2 * step : 2 * step + 2] for stream in streams])
+    return fleet(rows, names)
+
+
+def test_streams_go_to_memory_and_to_disk_and_come_back(tmp_path):
+    """Twelve streams with room for two on the device and three in memory answer as with room for all."""
+    small, large = fleet_of(tmp_path / "small", active=2, resident=3), fleet_of(tmp_path / "large", active=12)
+    for step in range(3):
+        for first in range(0, 12, 2):
+            pair = range(first, first + 2)
+            assert torch.allclose(feed(small, pair, step), feed(large, pair, step), atol=1e-4)
+    assert len(list((tmp_path / "small").glob("*.stream"))) >= 7
+    assert not list((tmp_path / "large").glob("*.stream"))
+    assert large.save() == 12
+    assert large.save() == 0
+
+
+def test_a_new_fleet_goes_on_from_the_folder(tmp_path):
+    first = fleet_of(tmp_path)
+    for step in range(3):
+        feed(first, range(3), step)
+    first["s1"].pause()
+    expected = first["s0"].online_state()
+    first.close()
+    second = fleet_of(tmp_path)
+    assert second.streams == ["s0", "s1", "s2"]
+    assert second["s1"].paused
+    assert second["s0"].calls == 3
+    found = second["s0"].online_state()
+    for name, value in expected.items():
+        assert torch.allclose(value.double(), found[name].double(), atol=1e-9, equal_nan=True), name
+    second.close()
+    other = wildtta.Fleet(copy.deepcopy(trained("resnet_gn", torch.float32)), "tent", folder=tmp_path)
+    with pytest.raises(ValueError, match="is a state of 'sar2'"):
+        other(pool(0, torch.float32)[:1], ["s0"])
+
+
+def test_the_stored_form_is_small(tmp_path):
+    """On disk the sums and the rows of classes that were never seen are left out."""
+    fleet = fleet_of(tmp_path)
+    feed(fleet, range(1), 0)
+    fleet.save()
+    tensors, facts = read_state(tmp_path / "s0.stream")
+    stored = sum(value.numel() * value.element_size() for value in tensors.values())
+    assert stored < fleet.stream_bytes / 4
+    assert facts["version"] == 1
+
+
+@pytest.mark.parametrize("name", ["a/../../b", "ü ~.x", "n" * 300, "CON", "."])
+def test_any_name_is_a_file_in_the_folder(name, tmp_path):
+    folder = StateFolder(tmp_path)
+    folder.claim(name)
+    folder.write(name, {"weights": torch.zeros(2)}, _FACTS, 0)
+    assert folder.file_of(name).parent == tmp_path
+    assert folder.names() == [name]
+    assert folder.read(name)[1]["stream"] == name
+    folder.close()
+
+
+_FACTS = {
+    **{"method": "tent", "options": {}, "network": "", "batch_size": 1, "share": None, "host_steps": 0, "calls": 0},
+    **{"gate_open": False, "image_shape": None, "precision": None},
+}
+
+
+def test_a_state_has_one_writer_and_versions_are_checked(tmp_path):
+    first, second = StateFolder(tmp_path), StateFolder(tmp_path)
+    first.claim("a")
+    with pytest.raises(StreamHeld, match="another fleet of this process"):
+        second.claim("a")
+    second.claim("b")
+    first.write("a", {"weights": torch.zeros(2)}, _FACTS, 0)
+    with pytest.raises(RuntimeError, match="has version 1, and this fleet's is from version 0"):
+        first.write("a", {"weights": torch.ones(2)}, _FACTS, 0)
+    first.close()
+    second.claim("a")
+    second.close()
+
+
+_CHILD = """
+import sys, torch, wildtta, warnings
+warnings.simplefilter("ignore")
+torch.set_num_threads(1)
+from wildtta.glyphs import network
+fleet = wildtta.Fleet(network("resnet_gn"), "tent", folder=sys.argv[1], active=2, resident=1)
+draw = torch.Generator().manual_seed(0)
+step = 0
+while True:
+    names = [f"s{(step + place) % 6}" for place in range(2)]
+    fleet(torch.randn(2, 3, 32, 32, generator=draw), names)
+    step += 1
+    if step == 6:
+        print("ready", flush=True)
+"""
+
+
+def test_a_killed_process_leaves_whole_states_and_no_lock(tmp_path):
+    """Killed in the middle of swapping, three times: a living one keeps others out, a dead one does not."""
+    for _ in range(3):
+        child = subprocess.Popen(
+            [sys.executable, "-c", _CHILD, str(tmp_path)], stdout=subprocess.PIPE, env=dict(os.environ)
+        )
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+        folder = StateFolder(tmp_path)
+        with pytest.raises(StreamHeld, match="held by another process"):
+            folder.claim("s1")
+        time.sleep(0.3)
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        folder.claim("s1")
+        names = folder.names()
+        assert names
+        for name in names:
+            folder.claim(name)
+            assert folder.read(name) is not None
+        folder.close()

@@ -1,0 +1,170 @@
+"""The life of streams: made on first sight, listed, watched, paused, reset, saved, loaded, dropped; one at a time."""
+
+from __future__ import annotations
+
+import copy
+import threading
+
+import pytest
+import torch
+from fleet_streams import pool, trained
+
+import wildtta
+
+
+def fleet_of(method: str = "tent", **options) -> wildtta.Fleet:
+    return wildtta.Fleet(copy.deepcopy(trained("resnet_gn", torch.float32)), method, **options)
+
+
+def images(stream: int, number: int, start: int = 0) -> torch.Tensor:
+    return pool(stream, torch.float32)[start : start + number]
+
+
+def test_streams_are_made_on_first_sight_and_watched():
+    fleet = fleet_of("sar2", warmup=2)
+    fleet(torch.cat((images(0, 3), images(1, 5))), ["a"] * 3 + ["b"] * 5)
+    assert fleet.streams == ["a", "b"]
+    assert "a" in fleet
+    assert "c" not in fleet
+    last = fleet["b"].last
+    assert int(last.seen) == 5
+    assert last.entropies.shape == (5,)
+    assert int(last.forwards) == 10
+    assert bool(last.learned)
+    assert float(last.distance) == pytest.approx(fleet["b"].distance)
+    assert 0 < float(last.redundancy)
+    assert fleet["a"].top_share >= 1 / 3
+    assert fleet["c"].last is None
+    assert "c" in fleet
+
+
+def test_a_paused_stream_answers_and_does_not_move():
+    fleet = fleet_of()
+    batch = torch.cat((images(0, 4), images(1, 4)))
+    names = ["a"] * 4 + ["b"] * 4
+    fleet(batch, names)
+    fleet["a"].pause()
+    before = fleet["a"].online_state()
+    first, second = fleet(batch, names), fleet(batch, names)
+    assert torch.equal(first[:4], second[:4])
+    assert not torch.equal(first[4:], second[4:])
+    after = fleet["a"].online_state()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    fleet["a"].resume()
+    fleet(batch, names)
+    assert fleet["a"].distance > 0
+
+
+def test_reset_and_drop_begin_a_stream_anew():
+    fleet = fleet_of()
+    fresh = fleet(images(0, 4), ["a"] * 4)
+    fleet["a"].reset()
+    assert fleet["a"].distance == 0
+    assert torch.equal(fleet(images(0, 4), ["a"] * 4), fresh)
+    fleet["a"].drop()
+    assert "a" not in fleet
+    assert torch.equal(fleet(images(0, 4), ["a"] * 4), fresh)
+
+
+def test_states_go_from_fleet_to_adapter_and_back(tmp_path):
+    fleet, other = fleet_of("sar2", warmup=2), fleet_of("sar2", warmup=2)
+    adapter = wildtta.adapt(copy.deepcopy(trained("resnet_gn", torch.float32)), "sar2", warmup=2)
+    for step in range(3):
+        fleet(images(0, 4, 4 * step), ["a"] * 4)
+    fleet["a"].save(tmp_path / "a.safetensors")
+    adapter.load(tmp_path / "a.safetensors")
+    adapter.save(tmp_path / "b.safetensors")
+    other["z"].load(tmp_path / "b.safetensors")
+    mine, theirs = fleet(images(0, 4, 50), ["a"] * 4), other(images(0, 4, 50), ["z"] * 4)
+    assert torch.equal(mine, theirs)
+    assert torch.allclose(adapter(images(0, 4, 50)), mine, atol=1e-4)
+
+
+def test_answers_come_before_learning_and_learning_may_be_left_out():
+    fleet, plain = fleet_of(), fleet_of()
+    with fleet.turn(images(0, 4), ["a"] * 4) as turn:
+        assert torch.equal(turn.logits, plain(images(0, 4), ["a"] * 4))
+    assert fleet["a"].distance == 0  # left without learning
+    with fleet.turn(images(0, 4), ["a"] * 4, learn=[True, True, True, False]) as turn:
+        turn.learn()
+    assert fleet["a"].distance == 0  # one image did not allow it
+    with fleet.turn(images(0, 4), ["a"] * 4) as turn:
+        turn.learn()
+        with pytest.raises(RuntimeError, match="learned from once"):
+            turn.learn()
+    assert fleet["a"].distance > 0
+    assert fleet["a"].calls == 3
+
+
+def test_wrong_calls_say_what_was_expected():
+    fleet = fleet_of(active=2)
+    with pytest.raises(ValueError, match="one stream name for each of the 3 images, got 2"):
+        fleet(images(0, 3), ["a", "b"])
+    with pytest.raises(ValueError, match="3 streams, and the fleet keeps 2"):
+        fleet(images(0, 3), ["a", "b", "c"])
+    with pytest.raises(TypeError, match="must be a text"):
+        fleet(images(0, 1), [""])
+    with pytest.raises(ValueError, match="active must be a number of streams"):
+        fleet_of(active=0)
+    with pytest.raises(RuntimeError, match="no folder"):
+        fleet.save()
+    with pytest.raises(RuntimeError, match="no guard"):
+        fleet["a"].rollback()
+
+
+def test_the_network_is_left_as_it_was():
+    network = copy.deepcopy(trained("resnet_gn", torch.float32)).train()
+    before = copy.deepcopy(network.state_dict())
+    fleet = wildtta.Fleet(network, "tent")
+    with pytest.raises(ValueError, match="held by another adapter"):
+        wildtta.adapt(network)
+    fleet(images(0, 4), ["a"] * 4)
+    assert fleet.close() is network
+    assert network.training
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    with pytest.raises(RuntimeError, match="was closed"):
+        fleet(images(0, 4), ["a"] * 4)
+
+
+def test_threads_take_turns():
+    """Four threads, each with a stream of its own: every stream ends as if it had been alone."""
+    fleet, alone = fleet_of(), fleet_of()
+    failures: list[Exception] = []
+
+    def work(stream: int) -> None:
+        try:
+            for step in range(10):
+                fleet(images(stream, 2, 2 * step), [f"s{stream}"] * 2)
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(stream,)) for stream in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    for stream in range(4):
+        for step in range(10):
+            alone(images(stream, 2, 2 * step), [f"s{stream}"] * 2)
+        mine, theirs = fleet[f"s{stream}"].online_state(), alone[f"s{stream}"].online_state()
+        assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+def test_every_stream_has_a_guard_of_its_own(tmp_path):
+    """One stream is taught nonsense at a high rate, the other is left alone: only the first one's guard acts."""
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    registry = CollectorRegistry()
+    guard = wildtta.Guard(shadow=1.0, sample=16, memory=32, audit=tmp_path / "audit", registry=registry)
+    fleet = fleet_of("tent", guard=guard, lr=0.2)
+    flood = images(1, 1).expand(16, -1, -1, -1)
+    fleet["calm"].pause()
+    for step in range(60):
+        noise = torch.randn(16, 3, 32, 32, generator=torch.Generator().manual_seed(step))
+        fleet(torch.cat((images(0, 16, 2 * step), flood + 0.5 * noise)), ["calm"] * 16 + ["flooded"] * 16)
+    assert fleet["flooded"].guard.decisions
+    assert not fleet["calm"].guard.decisions
+    assert fleet["flooded"].last.disagreement >= 0
+    assert {path.name for path in (tmp_path / "audit").iterdir()} == {"calm.jsonl", "flooded.jsonl"}
+    assert b'wildtta_guard_looks_total{model="flooded"}' in generate_latest(registry)

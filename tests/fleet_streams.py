@@ -1,0 +1,91 @@
+"""Streams of corrupted glyphs for the tests of fleets, and a fleet beside one adapter per stream."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import wildtta
+from wildtta.corruptions.apply import corrupt
+from wildtta.glyphs import Glyphs, network
+
+CORRUPTIONS = (
+    *("gaussian_noise", "contrast", "defocus_blur", "fog"),
+    *("jpeg_compression", "snow", "pixelate", "motion_blur"),
+)
+IMAGES = 200
+
+
+@functools.cache
+def trained(name: str, dtype: torch.dtype = torch.float64) -> nn.Module:
+    return network(name).to(dtype)
+
+
+@functools.cache
+def pool(stream: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Images of one stream: a corruption of its own, classes shuffled."""
+    raw = Glyphs((stream + 1) * IMAGES).images(range(stream * IMAGES, (stream + 1) * IMAGES))
+    images = corrupt(raw, CORRUPTIONS[stream], 5 if stream % 2 else 3, seed=stream)
+    order = torch.randperm(IMAGES, generator=torch.Generator().manual_seed(stream))
+    return ((images[order].to(dtype) / 255) - 0.5) / 0.25
+
+
+def mixed_batches(number: int, *, streams: int = 8, most: int = 32, seed: int = 0) -> Iterator[tuple[Tensor, list[str]]]:
+    """Batches of 1 to ``most`` images of up to five streams; streams are absent for long, one image in 60 is not finite."""
+    draw = random.Random(seed)
+    used = [0] * streams
+    for step in range(number):
+        # A third of the time is without the last three streams.
+        present = range(streams - 3) if step % 30 >= 20 else range(streams)
+        live = draw.sample(list(present), draw.randint(1, min(5, len(present))))
+        chosen = [draw.choice(live) for _ in range(draw.randint(1, most))]
+        images = []
+        for stream in chosen:
+            image = pool(stream)[used[stream] % IMAGES].clone()
+            used[stream] += 1
+            if draw.random() < 1 / 60:
+                image[0, 3, 3] = draw.choice([float("nan"), float("inf")])
+            images.append(image)
+        yield torch.stack(images), [f"s{stream}" for stream in chosen]
+
+
+class Beside:
+    """A fleet and an adapter for each of its streams, given the same images; keeps the largest difference of answers."""
+
+    def __init__(self, net: str, method: str, options: dict[str, Any], **settings: Any) -> None:
+        self.fleet = wildtta.Fleet(copy.deepcopy(trained(net)), method, **options, **settings)
+        self._make = lambda: wildtta.adapt(copy.deepcopy(trained(net)), method, **options)
+        self.adapters: dict[str, wildtta.Adapter] = {}
+        self.worst = 0.0
+
+    def feed(self, images: Tensor, names: list[str]) -> None:
+        answers = self.fleet(images, names)
+        for name in dict.fromkeys(names):
+            rows = [row for row, other in enumerate(names) if other == name]
+            adapter = self.adapters.setdefault(name, self._make()) if name not in self.adapters else self.adapters[name]
+            expected = adapter(images[rows])
+            assert torch.equal(expected.isnan(), answers[rows].isnan())
+            self.worst = max(self.worst, float((expected - answers[rows]).abs().nan_to_num().max()))
+
+    def state_difference(self) -> float:
+        """The largest difference between the states of a stream and of its adapter, counters included."""
+        worst = 0.0
+        for name, adapter in self.adapters.items():
+            expected, found = adapter.online_state(), self.fleet[name].online_state()
+            assert expected.keys() == found.keys()
+            for key, value in expected.items():
+                assert torch.equal(value.double().isnan(), found[key].double().isnan()), (name, key)
+                difference = (value.double() - found[key].double()).abs().nan_to_num()
+                scale = max(1.0, float(value.double().abs().nan_to_num().max())) if value.is_floating_point() else 1.0
+                worst = max(worst, float(difference.max()) / scale)
+        return worst
+
+    def total(self, counter: str) -> int:
+        """Of all adapters: resets, learned …"""
+        return sum(int(getattr(adapter.cost, counter)) for adapter in self.adapters.values())
