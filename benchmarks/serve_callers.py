@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numpy.random import default_rng
 
 from wildtta.corruptions import corrupt
 from wildtta.glyphs import Glyphs
@@ -34,7 +35,7 @@ def images_of(request_id: str) -> Array:
     """The images of a request, from its id ``tenant/number`` alone."""
     tenant = request_id.rpartition("/")[0]
     digest = hashlib.blake2b(request_id.encode(), digest_size=8).digest()
-    draw = np.random.default_rng(int.from_bytes(digest, "big"))
+    draw = default_rng(int.from_bytes(digest, "big"))
     corruption = CORRUPTIONS[sum(map(ord, tenant)) % len(CORRUPTIONS)]
     return pool(corruption)[draw.integers(0, POOL, draw.integers(1, LARGEST + 1))]
 

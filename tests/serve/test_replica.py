@@ -204,10 +204,10 @@ def test_a_kill_costs_at_most_the_stated_steps_and_nothing_is_learned_twice(tmp_
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of one megabyte."""
+    """A file system of four megabytes."""
     place = tmp_path / "small"
     place.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True, check=False)
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)], capture_output=True, check=False)
     if made.returncode:
         pytest.skip("a small file system can be mounted by root alone")
     yield place
@@ -238,3 +238,21 @@ def test_on_a_full_disk_answers_go_on_and_learning_pauses_with_an_alarm(small_di
         ask(replica, "a", "room again", glyphs(2))
         assert told(replica, "a")["learned"] == before["learned"] + 1
     assert all(read_state(file) for file in (small_disk / "states").glob("*.stream"))
+
+
+def test_tenants_that_have_to_leave_the_memory_of_a_full_disk_stay_there(small_disk: Path) -> None:
+    settings = settings_for(small_disk / "states", active=1, resident=1, log=small_disk.parent / "log.jsonl")
+    with replica_of(settings) as replica:
+        for tenant in "abc":
+            ask(replica, tenant, "0", glyphs(2))
+        with (small_disk / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while file.write(bytes(512)):
+                pass
+        learned = {}
+        for number in (1, 2):
+            for tenant in "abcd":
+                learned[tenant, number] = ask(replica, tenant, str(number), glyphs(2), learn=False)
+        for tenant in "abcd":
+            assert np.array_equal(learned[tenant, 1], learned[tenant, 2]), "a state was lost between the two"
+        (small_disk / "filler").unlink()
+    assert {file.stem for file in (small_disk / "states").glob("*.stream")} >= set("abc")

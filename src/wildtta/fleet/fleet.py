@@ -346,7 +346,13 @@ class Fleet:
         self._resident[name] = packed
         while self._folder is not None and len(self._resident) > self._most_resident:
             oldest, state = next(iter(self._resident.items()))
-            self._write(self._records[oldest], state)  # before it is forgotten: a full disk leaves it in memory
+            try:
+                self._write(self._records[oldest], state)
+            except OSError as error:
+                # Answers go on: a state that cannot be written stays in memory, and is tried again the next time.
+                message = f"the state of {oldest!r} cannot be written and stays in memory ({error})"
+                warnings.warn(message, stacklevel=2)
+                break
             del self._resident[oldest]
         assert record.slot is not None
         self._slots.give_back(record.slot)
