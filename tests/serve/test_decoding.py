@@ -75,7 +75,9 @@ def test_a_protocol_with_a_size_resizes_and_crops() -> None:
 
     expected = paper.fit(torch.from_numpy(picture).permute(2, 0, 1).contiguous())
     assert np.array_equal(decoder(encoded(picture))[0], expected.numpy())
-    assert refused(encoded(np.zeros((2, 90_000, 3), np.uint8)), decoder).status == 422, "long and narrow: 2.6 billion pixels"
+    assert refused(encoded(np.zeros((2, 90_000, 3), np.uint8)), decoder).status == 422, (
+        "long and narrow: 2.6 billion pixels"
+    )
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from service_parts import glyphs, served, settings_for
 
 import wildtta
-from service_parts import glyphs, served, settings_for
 from wildtta.serve import Client
 from wildtta.serve.replica import Replica
 

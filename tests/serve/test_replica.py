@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from service_parts import glyphs, replica_of, settings_for
 
 import wildtta
-from service_parts import glyphs, replica_of, settings_for
 from wildtta.glyphs import network
 from wildtta.glyphs.networks import normalise
 from wildtta.serve.record import read_record
@@ -207,7 +207,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of four megabytes."""
     place = tmp_path / "small"
     place.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)], capture_output=True, check=False)
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)], capture_output=True, check=False
+    )
     if made.returncode:
         pytest.skip("a small file system can be mounted by root alone")
     yield place
@@ -218,6 +220,7 @@ def test_on_a_full_disk_answers_go_on_and_learning_pauses_with_an_alarm(small_di
     settings = settings_for(small_disk / "states", save_steps=2, log=small_disk.parent / "log.jsonl")
     with replica_of(settings) as replica:
         ask(replica, "a", "first", glyphs(2))
+        assert told(replica, "a")["learned"] == 1
         filler = small_disk / "filler"
         with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
             while file.write(bytes(4096)):
@@ -245,6 +248,7 @@ def test_tenants_that_have_to_leave_the_memory_of_a_full_disk_stay_there(small_d
     with replica_of(settings) as replica:
         for tenant in "abc":
             ask(replica, tenant, "0", glyphs(2))
+        assert told(replica, "c")["learned"] == 1  # learning comes after the answer
         with (small_disk / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
             while file.write(bytes(512)):
                 pass

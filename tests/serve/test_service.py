@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from service_parts import free_port, glyphs
+
 from wildtta.serve import Client
 from wildtta.serve.routing import replica_of
 from wildtta.step.state_file import read_state

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-
 from service_parts import glyphs, served, settings_for
+
 from wildtta.glyphs import CHARACTERS, network
 from wildtta.glyphs.networks import normalise
 from wildtta.serve import Client, ServiceError
