@@ -166,7 +166,7 @@ def _wait_for_another(address: str, process: int) -> None:
 
 def _torn(folder: Path) -> list[str]:
     """State files that cannot be read, or whose checksum is wrong."""
-    return [told for file in folder.glob("*.stream") if (told := _damage(file)) is not None]
+    return [told for file in folder.rglob("*.stream") if (told := _damage(file)) is not None]
 
 
 def _damage(file: Path) -> str | None:

@@ -17,6 +17,7 @@ from toy_networks import CLASSES, batches, build
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 
+import fleet
 import growth
 import pieces
 import scaling
@@ -126,6 +127,16 @@ def test_speed_writes_one_object_per_combination(
     chosen = {(int(line.split()[1]), line.split()[2]): line.split("selected ")[1] for line in lines}
     assert {chosen[8, method] for method in ("sar", "sar2", "sar2-efficient")} == {"2/2"}, "a quarter, twice reliable"
     assert {chosen[1, method] for method in ("sar", "sar2", "sar2-efficient")} == {"1/1"}
+
+
+def test_a_fleet_is_timed_and_weighed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.main(["speed", "--methods", "tent", "--repeats", "1", "--singles", "2"])
+    assert "| tent |" in capsys.readouterr().out
+    fleet.main(["many", "--streams", "80", "--images", "160", "--at-once", "1", "--resident", "4", "--folder", str(tmp_path)])
+    rows = [line.split("|") for line in capsys.readouterr().out.splitlines() if line.startswith(("| 1 |", "| 2 |"))]
+    assert [row[2].strip() for row in rows] == ["80", "160"]
+    assert float(rows[1][-2]) > 0
+    assert len(list(tmp_path.glob("*/*.stream"))) == 80
 
 
 def test_scaling_measures_every_axis(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

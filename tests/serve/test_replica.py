@@ -188,7 +188,7 @@ def test_a_kill_costs_at_most_the_stated_steps_and_nothing_is_learned_twice(tmp_
         if answered == 15:
             os.kill(process.pid, signal.SIGKILL)
     process.wait(30)
-    (state,) = tmp_path.glob("*.stream")
+    (state,) = tmp_path.rglob("*.stream")
     _, facts = read_state(state)  # whole: its checksum is right
     steps = facts["host_steps"]
     assert answered - 4 <= steps + 1
@@ -240,7 +240,7 @@ def test_on_a_full_disk_answers_go_on_and_learning_pauses_with_an_alarm(small_di
         assert replica.facts()["alarm"] is None
         ask(replica, "a", "room again", glyphs(2))
         assert told(replica, "a")["learned"] == before["learned"] + 1
-    assert all(read_state(file) for file in (small_disk / "states").glob("*.stream"))
+    assert all(read_state(file) for file in (small_disk / "states").rglob("*.stream"))
 
 
 def test_tenants_that_have_to_leave_the_memory_of_a_full_disk_stay_there(small_disk: Path) -> None:
@@ -259,4 +259,4 @@ def test_tenants_that_have_to_leave_the_memory_of_a_full_disk_stay_there(small_d
         for tenant in "abcd":
             assert np.array_equal(learned[tenant, 1], learned[tenant, 2]), "a state was lost between the two"
         (small_disk / "filler").unlink()
-    assert {file.stem for file in (small_disk / "states").glob("*.stream")} >= set("abc")
+    assert {file.stem for file in (small_disk / "states").rglob("*.stream")} >= set("abc")

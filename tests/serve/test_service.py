@@ -85,7 +85,7 @@ def test_from_the_command_to_a_kill_and_a_graceful_stop(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         output, _ = process.communicate(timeout=90)
         assert process.returncode == 0, output
-    _, facts = read_state(tmp_path / "camera.stream")
+    _, facts = read_state(next(tmp_path.rglob("camera.stream")))
     assert 6 <= facts["host_steps"] <= 7, "seven requests, at most one of them lost with the kill"
     events = [json.loads(line)["event"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert events.count("replica started") == 2

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from wildtta.adapt import adapt
 from wildtta.fleet.norm_weights import refuse_unmapped
-from wildtta.fleet.packing import Packed, pack, unpack
+from wildtta.fleet.packing import Packed, pack, size_of, unpack
 from wildtta.fleet.records import Record, Slots
 from wildtta.fleet.report import report_of
 from wildtta.fleet.state_folder import StateFolder
@@ -506,6 +506,16 @@ class Fleet:
     def stream_bytes(self) -> int:
         """Device memory of one active stream."""
         return self._slots.stream_bytes
+
+    @property
+    def resident_bytes(self) -> int:
+        """Host memory of the states of streams that are not active."""
+        return sum(map(size_of, self._resident.values()))
+
+    @property
+    def stored_bytes(self) -> int:
+        """Of the states in the folder."""
+        return 0 if self._folder is None else self._folder.bytes
 
     def __repr__(self) -> str:
         facts = self._engine.network

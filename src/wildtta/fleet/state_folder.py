@@ -49,17 +49,24 @@ class StateFolder:
     def file_of(self, name: str) -> Path:
         """Where the state of stream ``name`` is, whatever letters are in its name."""
         quoted = urllib.parse.quote(name, safe="").replace("~", "%7E").replace(".", "%2E")
+        digest = hashlib.sha256(name.encode()).hexdigest()
         if len(quoted) > _LONGEST_NAME:
-            quoted = f"{quoted[:100]}~{hashlib.sha256(name.encode()).hexdigest()[:32]}"
-        return self.path / f"{quoted}{_SUFFIX}"
+            quoted = f"{quoted[:100]}~{digest[:32]}"
+        # 256 subfolders: writing a file looks for what a killed process left beside it, which a full folder makes slow.
+        return self.path / digest[:2] / f"{quoted}{_SUFFIX}"
 
     def names(self) -> list[str]:
         """Streams with a state here; those whose name was too long for a file tell it in the file."""
         found = []
-        for entry in self.path.glob(f"*{_SUFFIX}"):
+        for entry in self.path.glob(f"*/*{_SUFFIX}"):
             quoted = entry.name.removesuffix(_SUFFIX)
             found.append(read_facts(entry)["stream"] if "~" in quoted else urllib.parse.unquote(quoted))
         return sorted(found)
+
+    @property
+    def bytes(self) -> int:
+        """Of all states."""
+        return sum(entry.stat().st_size for entry in self.path.glob(f"*/*{_SUFFIX}"))
 
     def __contains__(self, name: str) -> bool:
         return self.file_of(name).exists()

@@ -1,0 +1,147 @@
+"""What a fleet costs, and whether it stays small.
+
+    python benchmarks/fleet.py speed --network glyphs:resnet_gn --methods tent,steady,sar2
+    python benchmarks/fleet.py speed --network resnet50_gn --device cuda --precision tf32
+    python benchmarks/fleet.py many --network glyphs:resnet_gn --streams 10000 --images 100000
+    python benchmarks/fleet.py many --network resnet50_gn --streams 500 --images 1000 --folder /tmp/streams
+
+``speed``: 64 streams with one image each, beside one adapter with a batch of 64, and 64 adapters in turn with one image
+each; timed in turn, repetition by repetition, medians are shown. ``steady`` learns always here (``evidence=False``): at rest
+it would be bare inference. ``many``: streams take turns on 64 places; memory is read along the way, beside what the size of
+a state says it must be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import platform
+import random
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import wildtta
+from wildtta.progress import shown
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "steady": {"evidence": False, "warmup": 1},
+    "sar2": {"warmup": 1},
+    "sar2-efficient": {"warmup": 1, "reliable": 1e9},
+    "sar": {"reliable": 1e9},
+}
+"""So that every image is learned from."""
+PLACES = 64
+
+
+def build(name: str, device: str) -> tuple[nn.Module, int]:
+    """A network and the side of its images; timm's have random weights."""
+    if name.startswith("glyphs:"):
+        from wildtta.glyphs import network
+
+        return network(name.removeprefix("glyphs:")).to(device), 32
+    import timm
+
+    torch.manual_seed(0)
+    return timm.create_model(name, num_classes=1000).to(device).eval(), 224
+
+
+def timed(run: Callable[[], Any], device: torch.device) -> float:
+    started = time.perf_counter()
+    run()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return 1e3 * (time.perf_counter() - started)
+
+
+def speed(arguments: argparse.Namespace) -> None:
+    device = torch.device(arguments.device)
+    network, side = build(arguments.network, arguments.device)
+    names = [f"s{stream}" for stream in range(PLACES)]
+    print("| method | fleet, 64 × 1 | adapter, 64 | fleet / adapter | 64 adapters in turn | times as fast |")
+    print("|---|---|---|---|---|---|")
+    for method in arguments.methods.split(","):
+        options = {**OPTIONS.get(method, {}), "precision": arguments.precision, "lr": 1e-12}
+        fleet = wildtta.Fleet(copy.deepcopy(network), method, active=PLACES, **options)
+        whole = wildtta.adapt(copy.deepcopy(network), method, **options)
+        single = wildtta.adapt(copy.deepcopy(network), method, **options)
+        images = torch.randn(PLACES, 3, side, side, device=device)
+        ones = images.split(1)[: arguments.singles]
+
+        def in_turn(ones: tuple[Tensor, ...] = ones, single: wildtta.Adapter = single) -> None:
+            for image in ones:
+                single(image)
+
+        runs = [lambda: fleet(images, names), lambda: whole(images), in_turn]
+        for run in runs:
+            for _ in range(3):
+                timed(run, device)
+        times = [[timed(run, device) for run in runs] for _ in range(arguments.repeats)]
+        mixed, batch, turns = (statistics.median(column) for column in zip(*times, strict=True))
+        turns *= PLACES / len(ones)
+        print(f"| {method} | {mixed:.1f} ms | {batch:.1f} ms | {mixed / batch:.2f} | {turns:.1f} ms | {turns / mixed:.1f} |")
+        sys.stdout.flush()
+
+
+def many(arguments: argparse.Namespace) -> None:
+    """Random groups of 64 streams, every stream once in each round."""
+    network, side = build(arguments.network, arguments.device)
+    fleet = wildtta.Fleet(
+        network, arguments.methods.split(",")[0], active=PLACES, resident=arguments.resident, folder=arguments.folder
+    )
+    draw, torch_draw = random.Random(0), torch.Generator().manual_seed(0)
+    rounds = max(2, -(-arguments.images // (arguments.streams * arguments.at_once)))
+    print(f"{fleet!r}; a stream on the device: {fleet.stream_bytes / 1e6:.3f} MB")
+    print("| round | images | host memory, MB | of it packed states | device memory, MB | states on disk, MB |")
+    print("|---|---|---|---|---|---|")
+    answered = 0
+    for number in range(1, rounds + 1):
+        order = draw.sample(range(arguments.streams), arguments.streams)
+        groups = [order[start : start + PLACES] for start in range(0, len(order), PLACES)]
+        for group in shown(groups, f"round {number} of {rounds}"):
+            names = [f"s{stream}" for stream in group for _ in range(arguments.at_once)]
+            images = torch.randn(len(names), 3, side, side, generator=torch_draw).to(arguments.device)
+            assert len(fleet(images, names)) == len(names)
+            answered += len(names)
+        host, packed, device, disk = memory_of(fleet, arguments)
+        print(f"| {number} | {answered:,} | {host:.0f} | {packed:.1f} | {device:.0f} | {disk:.1f} |")
+        sys.stdout.flush()
+    fleet.close()
+
+
+def memory_of(fleet: wildtta.Fleet, arguments: argparse.Namespace) -> tuple[float, float, float, float]:
+    """In MB: the process, packed states in it, the device, states on disk."""
+    with open("/proc/self/statm") as file:
+        host = int(file.read().split()[1]) * resource.getpagesize()
+    device = torch.cuda.memory_allocated() if arguments.device == "cuda" else 0
+    return host / 1e6, fleet.resident_bytes / 1e6, device / 1e6, fleet.stored_bytes / 1e6
+
+
+def main(given: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("speed", "many"))
+    parser.add_argument("--network", default="glyphs:resnet_gn")
+    parser.add_argument("--methods", default="steady")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--precision", default=None)
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--singles", type=int, default=PLACES, help="single images timed; the rest is taken as alike")
+    parser.add_argument("--streams", type=int, default=10_000)
+    parser.add_argument("--images", type=int, default=100_000)
+    parser.add_argument("--at-once", type=int, default=5, help="images of a stream in one batch")
+    parser.add_argument("--resident", type=int, default=1024)
+    parser.add_argument("--folder", default=None)
+    arguments = parser.parse_args(given)
+    print(f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}, wildtta {wildtta.__version__}")
+    print("python benchmarks/fleet.py " + " ".join(given if given is not None else sys.argv[1:]))
+    {"speed": speed, "many": many}[arguments.what](arguments)
+
+
+if __name__ == "__main__":
+    main()
