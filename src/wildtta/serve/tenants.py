@@ -23,6 +23,14 @@ from wildtta.serve.settings import Settings
 from wildtta.serve.waiting import Request
 
 VERBS = ("pause", "resume", "rollback", "reset")
+_ACTIONS = {
+    "slow": "slowed learning down",
+    "pause": "paused learning",
+    "snapshot": "went back to the last healthy weights",
+    "source": "went back to the source",
+}
+_MILDER = {"learn": "lets it learn again", "slow": "lets it learn slowly again", "pause": "paused learning"}
+"""What a guard did, on its way up and on its way down."""
 _BESIDE = "requests"
 """Folder in that of the states: which requests each of them was learned from."""
 _MEASURED_EVERY = 1.0
@@ -61,17 +69,20 @@ class Tenant:
         watch = None if self.stream is None else self.stream.guard
         if watch is None:
             return
-        self.rung = int(watch.judge.ladder.rung)
-        point = self.history.point()
-        point.rung = max(point.rung, self.rung)
-        # A stream that was reset or evicted has a new guard, which decided nothing yet.
+        # A stream that was reset has a guard that decided nothing yet.
         self._decisions = min(self._decisions, len(watch.decisions))
         for decision in watch.decisions[self._decisions :]:
             action = decision.action.name.lower()
-            text = f"{action}: evidence {decision.evidence:.3g} ({decision.because})"
-            self.history.happened("guard", text, alarm=action != "learn")
+            milder = decision.action < self.rung
+            words = _MILDER[action] if milder else _ACTIONS[action]
+            text = f"{words} (evidence {decision.evidence:.3g}, test: {decision.because})"
+            self.history.happened("guard", words if milder else text, alarm=not milder)
             facts = {"tenant": self.name, "action": action, "evidence": decision.evidence, "because": decision.because}
-            log("the guard acted", level=logging.WARNING, **facts)
+            log("the guard acted", level=logging.INFO if milder else logging.WARNING, **facts)
+            self.rung = int(decision.action)
+        self.rung = int(watch.judge.ladder.rung)
+        point = self.history.point()
+        point.rung = max(point.rung, self.rung)
         self._decisions = len(watch.decisions)
 
 
@@ -97,7 +108,9 @@ class Tenants:
             tenant.history.dropped += 1
             tenant.history.point().dropped += 1
             return False
-        return not tenant.stream.paused and request.id not in tenant.ids
+        watch = tenant.stream.guard
+        held = tenant.stream.paused or (watch is not None and watch.step_scale == 0)
+        return not held and request.id not in tenant.ids
 
     def note_ids(self, requests: Sequence[Request], learn: Sequence[bool]) -> bool:
         """Write down which requests are about to be learned from; False where that is impossible."""
