@@ -120,3 +120,24 @@ def test_promises_allocate_nothing() -> None:
         refused(body)
     assert tracemalloc.get_traced_memory()[1] < 2_000_000 + 900 * 1100 * 4
     tracemalloc.stop()
+
+
+def test_many_threads_read_arrays_at_once() -> None:
+    """Python's own parser of literals fails now and then when several threads use it (3.11)."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    bodies = [npy(PIXELS), npy(PIXELS.astype(np.float64)), npy(np.asfortranarray(PIXELS))] * 300
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(DECODER, bodies))
+    for place, images in enumerate(found):
+        assert np.array_equal(images, PIXELS), f"body {place}"
+
+
+@pytest.mark.parametrize("kind", ["<f2", ">f4", ">f8", "<f4"])
+def test_headers_are_read_as_numpy_reads_them(kind: str) -> None:
+    for shape in ((1, 3, 32, 32), (3, 32, 32)):
+        for version in ((1, 0), (2, 0)):
+            array = np.random.default_rng(3).standard_normal(shape).astype(kind)
+            file = io.BytesIO()
+            np.lib.format.write_array(file, array, version=version)
+            assert np.array_equal(DECODER(file.getvalue()).reshape(shape), array.astype(np.float32))

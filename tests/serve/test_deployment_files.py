@@ -44,7 +44,20 @@ def test_the_container_file_installs_what_there_is_and_starts_what_exists() -> N
     lines = re.sub(r"\\\n\s*", "", CONTAINER.read_text(encoding="utf-8")).splitlines()
     steps = [line.split(maxsplit=1) for line in lines if line and not line.startswith("#")]
     assert steps[0][0] == "FROM"
-    known = ("FROM", "ARG", "ENV", "RUN", "WORKDIR", "COPY", "USER", "VOLUME", "EXPOSE", "HEALTHCHECK", "ENTRYPOINT", "CMD")
+    known = (
+        "FROM",
+        "ARG",
+        "ENV",
+        "RUN",
+        "WORKDIR",
+        "COPY",
+        "USER",
+        "VOLUME",
+        "EXPOSE",
+        "HEALTHCHECK",
+        "ENTRYPOINT",
+        "CMD",
+    )
     assert {name for name, _ in steps} <= set(known)
     for name, rest in steps:
         if name == "COPY":

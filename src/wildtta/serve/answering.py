@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 from collections.abc import Sequence
@@ -10,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from wildtta.serve.decoding import Array
+from wildtta.serve import npy
+from wildtta.serve.npy import Array
 
 OUTPUTS = ("classes", "probabilities", "logits")
 
@@ -46,9 +46,7 @@ def as_npy(logits: Array, output: str) -> bytes:
     """The answer as one .npy array: classes [n], or probabilities or logits [n, classes]."""
     with np.errstate(all="ignore"):
         array = logits if output == "logits" else softmax(logits) if output == "probabilities" else logits.argmax(1)
-    file = io.BytesIO()
-    np.save(file, array, allow_pickle=False)
-    return file.getvalue()
+    return npy.to_bytes(array)
 
 
 def _plain(value: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 
-from wildtta.serve.decoding import Array
+from wildtta.serve.npy import Array
 
 Key = tuple[str, str]
 """Tenant and request id."""

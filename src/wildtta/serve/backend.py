@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
-from wildtta.serve.decoding import Array
+from wildtta.serve.npy import Array
 from wildtta.serve.replica import Replica
 from wildtta.serve.routing import replica_of
 

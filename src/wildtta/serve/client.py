@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import time
 import urllib.error
@@ -15,6 +14,8 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+
+from wildtta.serve import npy
 
 Images = bytes | str | Path | npt.NDArray[Any] | Any
 _AGAIN = (429, 502, 503, 504)
@@ -80,7 +81,7 @@ class Client:
     def logits(self, images: Images, *, learn: bool = True, request_id: str | None = None) -> npt.NDArray[np.float32]:
         """The logits, [n, classes], bit for bit as the network gave them."""
         answer = self._ask(images, "logits", learn, request_id, "application/x-npy")
-        found: npt.NDArray[np.float32] = np.load(io.BytesIO(answer), allow_pickle=False)
+        found: npt.NDArray[np.float32] = npy.from_bytes(answer)
         return found
 
     def status(self) -> dict[str, Any]:
@@ -133,9 +134,7 @@ def _body(images: Images) -> bytes:
     if isinstance(images, (str, Path)):
         return Path(images).read_bytes()
     array = images.detach().cpu().numpy() if hasattr(images, "detach") else np.asarray(images)
-    file = io.BytesIO()
-    np.save(file, array, allow_pickle=False)
-    return file.getvalue()
+    return npy.to_bytes(array)
 
 
 def _reason(body: bytes) -> str:

@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from wildtta.serve.decoding import Array
 from wildtta.serve.logs import log, set_up
+from wildtta.serve.npy import Array
 from wildtta.serve.refusal import Refusal
 from wildtta.serve.routing import replica_of
 from wildtta.serve.settings import MIB, Settings

@@ -5,23 +5,19 @@ A stranger wrote the body. What it promises (pixels, shapes) is checked before a
 
 from __future__ import annotations
 
-import io
 import json
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from wildtta.data.errors import BrokenImage, DataError
 from wildtta.data.image_files import decode
 from wildtta.data.preprocessing import InputProtocol
+from wildtta.serve.npy import MAGIC, Array, read_header
 from wildtta.serve.refusal import Refusal
 
-Array = npt.NDArray[Any]
-_PNG, _JPEG, _NPY = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"\x93NUMPY"
-_LONGEST_HEADER = 4096
+_PNG, _JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
 _FORMATS = "a PNG or JPEG file, an .npy array or a JSON object with 'images'"
 
 
@@ -39,7 +35,7 @@ class Decoder:
             raise Refusal(400, f"the body is empty; expected {_FORMATS}")
         if body.startswith((_PNG, _JPEG)):
             return self._fitted(self._picture(body)[None])
-        if body.startswith(_NPY):
+        if body.startswith(MAGIC):
             return self._checked(self._npy(body))
         if body.lstrip()[:1] in (b"{", b"["):
             return self._checked(self._json(body))
@@ -55,21 +51,16 @@ class Decoder:
         return image
 
     def _npy(self, body: bytes) -> Array:
-        file = io.BytesIO(body)
         try:
-            version = np.lib.format.read_magic(file)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            shape, fortran, dtype = read(file, max_header_size=_LONGEST_HEADER)
-        # The header is a Python literal: whatever can go wrong with one may be raised here.
-        except Exception as error:
-            raise Refusal(422, f"the .npy header cannot be read ({type(error).__name__})") from error
-        if dtype.kind not in "uf" or dtype.hasobject or (dtype.kind == "u" and dtype.itemsize != 1):
-            raise Refusal(422, f"expected an .npy array of uint8 or floating-point numbers, got {dtype.str!r}")
-        self._check_shape(shape)
-        expected, held = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize, len(body) - file.tell()
-        if held != expected:
-            raise Refusal(422, f"the .npy header promises {expected:,} bytes and {held:,} follow")
-        return np.frombuffer(body, dtype, offset=file.tell()).reshape(shape, order="F" if fortran else "C")
+            header = read_header(body)
+        except ValueError as error:
+            raise Refusal(422, str(error)) from error
+        if header.dtype.kind not in "uf":
+            raise Refusal(422, f"expected an .npy array of uint8 or floating-point numbers, got {header.dtype}")
+        self._check_shape(header.shape)
+        if header.promised != header.held:
+            raise Refusal(422, f"the .npy header promises {header.promised:,} bytes and {header.held:,} follow")
+        return header.array(body)
 
     def _json(self, body: bytes) -> Array:
         try:

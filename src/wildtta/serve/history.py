@@ -8,7 +8,7 @@ from collections import Counter, deque
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from wildtta.serve.decoding import Array
+from wildtta.serve.npy import Array
 
 _MOST_POINTS = 300
 _WINDOW = 1000

@@ -21,8 +21,8 @@ from wildtta.bench.cell import Cell
 from wildtta.bench.models import build_model
 from wildtta.serve.answers import Answers, digest
 from wildtta.serve.bare import BareFleet
-from wildtta.serve.decoding import Array
 from wildtta.serve.logs import log, set_up
+from wildtta.serve.npy import Array
 from wildtta.serve.record import Recorder
 from wildtta.serve.refusal import Refusal
 from wildtta.serve.settings import Settings

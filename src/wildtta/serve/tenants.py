@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from wildtta.serve.decoding import Array
 from wildtta.serve.history import History
 from wildtta.serve.learned_ids import LearnedIds
 from wildtta.serve.logs import log
+from wildtta.serve.npy import Array
 from wildtta.serve.refusal import Refusal
 from wildtta.serve.saving import Saver
 from wildtta.serve.settings import Settings

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from wildtta.serve.decoding import Array
+from wildtta.serve.npy import Array
 from wildtta.serve.refusal import Refusal
 
 
