@@ -21,7 +21,8 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -60,6 +61,11 @@ def timed(run: Callable[[], Any], device: torch.device) -> float:
     return 1e3 * (time.perf_counter() - started)
 
 
+def in_turn(single: wildtta.Adapter, images: Sequence[Tensor]) -> None:
+    for image in images:
+        single(image)
+
+
 def speed(arguments: argparse.Namespace) -> None:
     device = torch.device(arguments.device)
     network, side = build(arguments.network, arguments.device)
@@ -73,12 +79,7 @@ def speed(arguments: argparse.Namespace) -> None:
         single = wildtta.adapt(copy.deepcopy(network), method, **options)
         images = torch.randn(PLACES, 3, side, side, device=device)
         ones = images.split(1)[: arguments.singles]
-
-        def in_turn(ones: tuple[Tensor, ...] = ones, single: wildtta.Adapter = single) -> None:
-            for image in ones:
-                single(image)
-
-        runs = [lambda: fleet(images, names), lambda: whole(images), in_turn]
+        runs = [partial(fleet, images, names), partial(whole, images), partial(in_turn, single, ones)]
         for run in runs:
             for _ in range(3):
                 timed(run, device)

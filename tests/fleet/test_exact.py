@@ -7,9 +7,9 @@ import warnings
 
 import pytest
 import torch
-from fleet_streams import Beside, mixed_batches, pool, trained
 
 import wildtta
+from fleet_streams import Beside, mixed_batches, pool, trained
 
 # Rates and thresholds that make everything happen within a few batches: learning, warm-up, recoveries.
 METHODS = {

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from fleet_streams import pool, trained
 
 import wildtta
+from fleet_streams import pool, trained
 from wildtta.fleet import StreamHeld
 from wildtta.fleet.state_folder import StateFolder
 from wildtta.step.state_file import read_state
@@ -87,8 +87,8 @@ def test_any_name_is_a_file_in_the_folder(name, tmp_path):
 
 
 _FACTS = {
-    **{"method": "tent", "options": {}, "network": "", "batch_size": 1, "share": None, "host_steps": 0, "calls": 0},
-    **{"gate_open": False, "image_shape": None, "precision": None},
+    "method": "tent", "options": {}, "network": "", "batch_size": 1, "share": None, "host_steps": 0, "calls": 0,
+    "gate_open": False, "image_shape": None, "precision": None,
 }
 
 

@@ -7,9 +7,9 @@ import threading
 
 import pytest
 import torch
-from fleet_streams import pool, trained
 
 import wildtta
+from fleet_streams import pool, trained
 
 
 def fleet_of(method: str = "tent", **options) -> wildtta.Fleet:
@@ -32,7 +32,7 @@ def test_streams_are_made_on_first_sight_and_watched():
     assert int(last.forwards) == 10
     assert bool(last.learned)
     assert float(last.distance) == pytest.approx(fleet["b"].distance)
-    assert 0 < float(last.redundancy)
+    assert float(last.redundancy) > 0
     assert fleet["a"].top_share >= 1 / 3
     assert fleet["c"].last is None
     assert "c" in fleet

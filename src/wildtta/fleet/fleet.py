@@ -6,8 +6,6 @@ import contextlib
 import dataclasses
 import threading
 import urllib.parse
-import warnings
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -17,13 +15,11 @@ from torch import Tensor, nn
 
 from wildtta.adapt import adapt
 from wildtta.fleet.norm_weights import refuse_unmapped
-from wildtta.fleet.packing import Packed, pack, size_of, unpack
-from wildtta.fleet.records import Record, Slots
+from wildtta.fleet.places import Places
+from wildtta.fleet.records import Record
 from wildtta.fleet.report import report_of
-from wildtta.fleet.state_folder import StateFolder
 from wildtta.fleet.step import Finished, MixedStep, Seen
 from wildtta.fleet.stream import Stream
-from wildtta.fleet.stream_engine import StreamEngine
 from wildtta.fleet.suitable import refuse_unsuitable
 from wildtta.guard.guard import Guard
 from wildtta.guard.shadow import Shadow
@@ -33,10 +29,8 @@ from wildtta.network.parameters import ParameterChoice
 from wildtta.step.engine import Engine
 from wildtta.step.interrupts import Held
 from wildtta.step.loop import upkeep
-from wildtta.step.online_state import check_origin, facts_of, resume, state_of
 from wildtta.step.precision import Precision, fastest_precision, step_precision
 from wildtta.step.report import StepReport
-from wildtta.step.state_file import read_state, write_state
 
 
 class Turn:
@@ -122,20 +116,22 @@ class Fleet:
         # The kernels take one scale and shift for all samples.
         engine.fast.kernels = False
         engine.source_norm  # noqa: B018 - computed once, not in every stream's view
-        self._given_batch_size = batch_size
+        self.batch_size = batch_size
         self._precision_open = precision == "auto"
         self._guard = guard
         self._shadow = None if guard is None else Shadow(engine.network.module, engine.learnables.names)
+        self._places = Places(
+            engine,
+            active=active,
+            resident=resident,
+            folder=folder,
+            batch_size=batch_size,
+            fingerprint=self._adapter._source_fingerprint,
+            new_watch=self._new_watch,
+        )
+        self._step = MixedStep(self.method, engine, self._places.slots)
         self._turn = threading.RLock()
         self._busy = False
-        self._slots = Slots(engine, active)
-        self._step = MixedStep(self.method, engine, self._slots)
-        self._records: dict[str, Record] = {}
-        self._active: OrderedDict[str, Record] = OrderedDict()
-        self._resident: OrderedDict[str, Packed] = OrderedDict()
-        """States of streams that are not active, the least recently used first."""
-        self._most_resident = resident
-        self._folder = None if folder is None else StateFolder(folder)
         self._checked = False
         self._open = True
 
@@ -163,7 +159,7 @@ class Fleet:
                 raise ValueError(f"expected one learn flag for each of the {len(names)} images, got {len(wanted)}")
             order = list(dict.fromkeys(names))
             places = {name: place for place, name in enumerate(order)}
-            records = self._activate(order)
+            records = self._places.activate(order)
             scales = [0.0 if record.paused else self._scale(record) for record in records]
             for name, flag in zip(names, wanted, strict=True):
                 if not flag:
@@ -191,7 +187,7 @@ class Fleet:
                 record.host_steps += 1
                 record.changed = True
                 if every and record.host_steps % every == 0:  # building its engine costs more than asking
-                    upkeep(self.method, self._engine_of(record))
+                    upkeep(self.method, self._places.engine_of(record))
         for stream, label in zip(seen.owner, seen.told.labels, strict=True):
             seen.records[stream].answers.append(label)
         if self._guard is not None:
@@ -205,7 +201,7 @@ class Fleet:
         for record, own in zip(seen.records, rows, strict=True):
             assert record.watch is not None
             places = torch.tensor(own, device=seen.images.device)
-            with self._engine_for(record) as engine:
+            with self._places.engine_for(record) as engine:
                 record.watch.observe(engine, seen.images[places], seen.logits[places].to(engine.dtype))
 
     def _scale(self, record: Record) -> float:
@@ -233,9 +229,9 @@ class Fleet:
         if odd is not None or "" in names:
             raise TypeError(f"a stream's name must be a text with at least one letter, got {odd!r}")
         different = len(set(names))
-        if different > self._slots.most:
+        if different > self._places.slots.most:
             raise ValueError(
-                f"this batch holds images of {different} streams, and the fleet keeps {self._slots.most} on the device; "
+                f"this batch holds images of {different} streams, and the fleet keeps {self._places.slots.most} on the device; "
                 f"send smaller batches, or make the fleet with active={different}"
             )
 
@@ -253,16 +249,27 @@ class Fleet:
             finally:
                 self._busy = False
 
-    # -- which streams there are -----------------------------------------------------------------------------------------
+    def _new_watch(self, name: str) -> Watch | None:
+        """The guard of one stream: they share the shadow, and each has an audit file of its own."""
+        guard = self._guard
+        if guard is None:
+            return None
+        audit = guard.audit
+        if audit is not None:
+            audit = Path(audit) / f"{urllib.parse.quote(name, safe='')[:150]}.jsonl"
+        network = self._engine.network.module
+        own = dataclasses.replace(guard, name=name, audit=audit)
+        return Watch(own, network, self._engine.learnables.names, shadow=self._shadow)
+
+    # -- all streams -----------------------------------------------------------------------------------------------------
 
     @property
     def streams(self) -> list[str]:
         """Names of all streams: those seen here, and those in the folder."""
-        stored = [] if self._folder is None else self._folder.names()
-        return sorted({*self._records, *stored})
+        return self._places.names()
 
     def __contains__(self, name: object) -> bool:
-        return name in self._records or (self._folder is not None and isinstance(name, str) and name in self._folder)
+        return isinstance(name, str) and self._places.knows(name)
 
     def __len__(self) -> int:
         return len(self.streams)
@@ -270,125 +277,20 @@ class Fleet:
     def __getitem__(self, name: str) -> Stream:
         """A handle on the stream ``name``, which is made if it is new."""
         with self._alone():
-            self._activate([name])
+            self._places.activate([name])
         return Stream(self, name)
-
-    def record(self, name: str) -> Record:
-        """What the fleet knows of a stream beside its state."""
-        if name not in self._records:
-            raise KeyError(f"there is no stream {name!r} in this fleet (dropped?); fleet[{name!r}] makes it")
-        return self._records[name]
-
-    # -- where they are --------------------------------------------------------------------------------------------------
-
-    def _activate(self, names: list[str]) -> list[Record]:
-        """Bring streams onto the device, making room by the least recently used."""
-        needed = set(names)
-        for name in names:
-            record = self._records.get(name) or self._meet(name)
-            if record.slot is None:
-                self._make_room(needed)
-                record.slot = self._slots.take_one()
-                packed = self._resident.pop(name, None)
-                if packed is None and record.version and self._folder is not None:
-                    packed, _ = self._stored(name)
-                if packed is not None:
-                    unpack(packed, self._engine_of(record))
-                self._active[name] = record
-            self._active.move_to_end(name)
-        return [self._records[name] for name in names]
-
-    def _meet(self, name: str) -> Record:
-        """A stream on first sight: from the folder where it has a state there, else new."""
-        record = Record(name, batch_size=self._given_batch_size)
-        if self._folder is not None:
-            self._folder.claim(name)
-            if name in self._folder:
-                _, facts = self._stored(name)
-                record.batch_size, record.gate_open = facts["batch_size"], facts["gate_open"]
-                record.share = None if facts["share"] is None else float.fromhex(facts["share"])
-                record.host_steps, record.calls = facts["host_steps"], facts["calls"]
-                record.paused, record.version = facts["paused"], facts["version"]
-        if self._guard is not None:
-            assert self._shadow is not None
-            record.watch = Watch(
-                self._guard_of(name), self._engine.network.module, self._engine.learnables.names, shadow=self._shadow
-            )
-        self._records[name] = record
-        return record
-
-    def _guard_of(self, name: str) -> Guard:
-        assert self._guard is not None
-        audit = self._guard.audit
-        if audit is not None:
-            audit = Path(audit) / f"{urllib.parse.quote(name, safe='')[:150]}.jsonl"
-        return dataclasses.replace(self._guard, name=name, audit=audit)
-
-    def _stored(self, name: str) -> tuple[Packed, dict[str, Any]]:
-        assert self._folder is not None
-        found = self._folder.read(name)
-        if found is None:
-            raise RuntimeError(f"the state of {name!r} in {self._folder.path} is gone; drop the stream to begin it anew")
-        check_origin(self._engine, self._folder.file_of(name), found[1], self._fingerprint)
-        return found
-
-    @property
-    def _fingerprint(self) -> str:
-        return self._adapter._source_fingerprint()
-
-    def _make_room(self, needed: set[str]) -> None:
-        """A free slot: the least recently used stream that is not ``needed`` goes to host memory, further ones to disk."""
-        if not self._slots.full:
-            return
-        name = next(name for name in self._active if name not in needed)
-        record = self._active[name]
-        packed = pack(self._engine_of(record))
-        self._resident[name] = packed
-        while self._folder is not None and len(self._resident) > self._most_resident:
-            oldest, state = next(iter(self._resident.items()))
-            try:
-                self._write(self._records[oldest], state)
-            except OSError as error:
-                # Answers go on: a state that cannot be written stays in memory, and is tried again the next time.
-                message = f"the state of {oldest!r} cannot be written and stays in memory ({error})"
-                warnings.warn(message, stacklevel=2)
-                break
-            del self._resident[oldest]
-        assert record.slot is not None
-        self._slots.give_back(record.slot)
-        record.slot, record.latest = None, None
-        if record.watch is not None:
-            record.watch.forget_images()
-        del self._active[name]
-
-    def _write(self, record: Record, packed: Packed) -> None:
-        """Store a state in the folder, unless it is there already."""
-        assert self._folder is not None
-        if record.changed or not record.version:
-            facts = {**facts_of(self._engine_of(record), self._fingerprint), "paused": record.paused}
-            record.version = self._folder.write(record.name, packed, facts, record.version)
-            record.changed = False
 
     def save(self, streams: Sequence[str] | None = None) -> int:
         """Write every state (or those of ``streams``) that is newer than the folder's; returns how many were written."""
-        if self._folder is None:
-            raise RuntimeError("this fleet has no folder to save to; make it with folder=, or save streams one by one")
-        written = 0
         with self._alone(), torch.inference_mode(False):
-            chosen = self._records if streams is None else {name: self.record(name) for name in streams}
-            for name, record in chosen.items():
-                packed = self._resident.get(name)
-                if record.changed and (record.slot is not None or packed is not None):
-                    self._write(record, packed if packed is not None else pack(self._engine_of(record)))
-                    written += 1
-        return written
+            return self._places.save(streams)
 
     def close(self) -> nn.Module:
         """Save what there is a folder for, release the streams, and give the network back."""
         if self._open:
-            if self._folder is not None:
+            if self._places.folder is not None:
                 self.save()
-                self._folder.close()
+                self._places.folder.close()
             self._open = False
             self._adapter.unload()
         return self._adapter.network
@@ -401,38 +303,28 @@ class Fleet:
 
     # -- one stream --------------------------------------------------------------------------------------------------------
 
-    def _engine_of(self, record: Record) -> StreamEngine:
-        """The engine of one stream, as it is kept where it is active."""
-        engine, slot, slots = self._engine, record.slot, self._slots
-        size = record.batch_size or 64
-        view = StreamEngine(
-            engine,
-            slots.source if slot is None else slots.weights[slot],
-            {} if slot is None else {name: value[slot] for name, value in slots.memory.items()},
-            rate=self.method.learning_rate(engine.network.family, size),
-            batch_share=size / 64,
-            in_place=True,
-        )
-        view.batch_size, view.share, view.gate_open = record.batch_size, record.share, record.gate_open
-        view.host_steps, view.calls = record.host_steps, record.calls
-        return view
-
-    @contextlib.contextmanager
-    def _engine_for(self, record: Record) -> Iterator[Engine]:
-        """The same, and what is changed of it that is no tensor is kept too."""
-        view = self._engine_of(record)
-        yield view
-        record.batch_size, record.share, record.gate_open = view.batch_size, view.share, view.gate_open
-        record.host_steps, record.calls = view.host_steps, view.calls
+    def record(self, name: str) -> Record:
+        """What the fleet knows of a stream beside its state."""
+        if name not in self._places.records:
+            raise KeyError(f"there is no stream {name!r} in this fleet (dropped?); fleet[{name!r}] makes it")
+        return self._places.records[name]
 
     @contextlib.contextmanager
     def working_on(self, name: str) -> Iterator[Engine]:
         """The engine of one stream, the fleet to oneself."""
         with self._alone(), torch.inference_mode(False):
-            (record,) = self._activate([name])
-            with self._engine_for(record) as engine:
+            (record,) = self._places.activate([name])
+            with self._places.engine_for(record) as engine:
                 yield engine
             record.changed = True
+
+    def forget_course(self, name: str) -> None:
+        """A stream's state is another one: what was seen of its course says nothing about it."""
+        record = self.record(name)
+        record.latest = None
+        record.answers.clear()
+        if record.watch is not None:
+            record.watch.restart()
 
     def report(self, name: str) -> StepReport | None:
         """What happened to a stream in the last batch that held images of it; None before there was one."""
@@ -440,87 +332,42 @@ class Fleet:
             record = self.record(name)
             if record.latest is None:
                 return None
-            report = report_of(self._engine_of(record), *record.latest)
+            report = report_of(self._places.engine_of(record), *record.latest)
             if record.watch is not None:
                 report.disagreement = record.watch.disagreement
             return report
 
-    def set_paused(self, name: str, paused: bool) -> None:
-        """Whether a stream only predicts."""
-        with self._alone():
-            record = self.record(name)
-            record.changed = record.changed or record.paused != paused
-            record.paused = paused
-
-    def reset(self, name: str) -> None:
-        """A stream's initial state."""
-        with self.working_on(name) as engine:
-            engine.reset()
-            engine.batch_size, engine.host_steps = self._given_batch_size, 0
-        record = self.record(name)
-        record.latest = None
-        record.answers.clear()
-        if record.watch is not None:
-            record.watch.restart()
-
-    def state_of(self, name: str) -> dict[str, Tensor]:
-        """A stream's state, by the names of an adapter's."""
-        with self.working_on(name) as engine:
-            return state_of(engine)
-
-    def save_stream(self, name: str, path: str | Path) -> None:
-        """Write a stream's state to a file that an adapter can load too."""
-        with self.working_on(name) as engine:
-            tensors, facts = state_of(engine), facts_of(engine, self._fingerprint)
-        write_state(path, tensors, facts)
-
-    def load_stream(self, name: str, path: str | Path) -> None:
-        """Bring a stream to a state from such a file; one that does not fit changes nothing."""
-        tensors, facts = read_state(path)
-        with self.working_on(name) as engine:
-            messages = resume(engine, path, tensors, facts, self._fingerprint)
-        record = self.record(name)
-        record.latest = None
-        record.answers.clear()
-        if record.watch is not None:
-            record.watch.restart()
-        for message in messages:
-            warnings.warn(message, stacklevel=3)
-
     def drop(self, name: str) -> None:
         """Forget a stream, here and in the folder."""
         with self._alone():
-            record = self._records.pop(name, None)
-            if record is not None and record.slot is not None:
-                self._slots.give_back(record.slot)
-            self._active.pop(name, None)
-            self._resident.pop(name, None)
-            if self._folder is not None:
-                self._folder.claim(name)
-                self._folder.remove(name)
-                self._folder.release(name)
+            self._places.drop(name)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the source network: states of another are refused."""
+        return self._adapter._source_fingerprint()
 
     # -- what it costs -----------------------------------------------------------------------------------------------------
 
     @property
     def stream_bytes(self) -> int:
         """Device memory of one active stream."""
-        return self._slots.stream_bytes
+        return self._places.slots.stream_bytes
 
     @property
     def resident_bytes(self) -> int:
         """Host memory of the states of streams that are not active."""
-        return sum(map(size_of, self._resident.values()))
+        return self._places.resident_bytes
 
     @property
     def stored_bytes(self) -> int:
         """Of the states in the folder."""
-        return 0 if self._folder is None else self._folder.bytes
+        return 0 if self._places.folder is None else self._places.folder.bytes
 
     def __repr__(self) -> str:
         facts = self._engine.network
         return (
             f"Fleet(method={self.method.name}, network={type(facts.module).__name__} ({facts.classes} classes), "
-            f"streams={len(self._records)}, active={len(self._active)} of {self._slots.most}, "
+            f"streams={len(self._places.records)}, active={len(self._places.active)} of {self._places.slots.most}, "
             f"{self.stream_bytes / 1e6:.2f} MB each)"
         )

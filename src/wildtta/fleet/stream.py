@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,9 @@ import torch
 from torch import Tensor
 
 from wildtta.guard.watch import Watch
+from wildtta.step.online_state import facts_of, resume, state_of
 from wildtta.step.report import StepReport
+from wildtta.step.state_file import read_state, write_state
 
 if TYPE_CHECKING:
     from wildtta.fleet.fleet import Fleet
@@ -61,15 +64,20 @@ class Stream:
 
     def pause(self) -> None:
         """Predict only, until :meth:`resume`."""
-        self._fleet.set_paused(self.name, True)
+        with self._fleet.working_on(self.name):
+            self._fleet.record(self.name).paused = True
 
     def resume(self) -> None:
         """Learn again."""
-        self._fleet.set_paused(self.name, False)
+        with self._fleet.working_on(self.name):
+            self._fleet.record(self.name).paused = False
 
     def reset(self) -> None:
         """Back to the initial state: the source's weights, an empty memory."""
-        self._fleet.reset(self.name)
+        with self._fleet.working_on(self.name) as engine:
+            engine.reset()
+            engine.batch_size, engine.host_steps = self._fleet.batch_size, 0
+            self._fleet.forget_course(self.name)
 
     def rollback(self) -> None:
         """Back to the last healthy snapshot that its guard took."""
@@ -81,15 +89,23 @@ class Stream:
 
     def online_state(self) -> dict[str, Tensor]:
         """All that learning changed, by the names of an adapter's state."""
-        return self._fleet.state_of(self.name)
+        with self._fleet.working_on(self.name) as engine:
+            return state_of(engine)
 
     def save(self, path: str | Path) -> None:
         """Write its state as :meth:`wildtta.Adapter.save` would: an adapter of the same network can load it."""
-        self._fleet.save_stream(self.name, path)
+        with self._fleet.working_on(self.name) as engine:
+            tensors, facts = state_of(engine), facts_of(engine, self._fleet.fingerprint)
+        write_state(path, tensors, facts)
 
     def load(self, path: str | Path) -> None:
-        """Go on from a state that this, or an adapter's ``save``, has written."""
-        self._fleet.load_stream(self.name, path)
+        """Go on from a state that this, or an adapter's ``save``, has written; one that does not fit changes nothing."""
+        tensors, facts = read_state(path)
+        with self._fleet.working_on(self.name) as engine:
+            messages = resume(engine, path, tensors, facts, self._fleet.fingerprint)
+            self._fleet.forget_course(self.name)
+        for message in messages:
+            warnings.warn(message, stacklevel=2)
 
     def drop(self) -> None:
         """Forget it, and its state in the folder; its next image begins it anew."""
