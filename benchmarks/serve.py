@@ -14,6 +14,7 @@ hold. ``isolation`` asks for one tenant alone, and again beside an attacker and 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -212,7 +213,7 @@ class Attack:
         self._statuses: Counter[int | None] = Counter()
         self._hostile: Counter[int] = Counter()
         self._over = threading.Event()
-        self._memory: list[float] = []
+        self._memory: list[dict[str, float]] = []
         self._threads = [
             threading.Thread(target=self._fuzz, daemon=True),
             threading.Thread(target=self._poison, daemon=True),
@@ -224,8 +225,8 @@ class Attack:
         part = max(1, self._malformed // 10)
         for first in range(0, self._malformed, part):
             fuzz(self._address, first, min(first + part, self._malformed), self._statuses)
-            self._memory.append(sum(_service_memory().values()))
-            say(f"  {first + part} malformed requests, {self._memory[-1]:.0f} MiB: {dict(self._statuses)}")
+            self._memory.append(_service_memory(self._address))
+            say(f"  {first + part} malformed requests, MiB {self._memory[-1]}: {dict(self._statuses)}")
 
     def _poison(self) -> None:
         client = Client(self._address, "attacker", patience=5)
@@ -245,7 +246,7 @@ class Attack:
             "statuses": {str(status): number for status, number in sorted(self._statuses.items(), key=str)},
             "5xx": sum(number for status, number in self._statuses.items() if status is not None and status >= 500),
             "hostile inputs": dict(self._hostile),
-            "MiB of the service after each tenth": [round(value, 1) for value in self._memory],
+            "MiB after each tenth": {name: [held[name] for held in self._memory] for name in self._memory[0]},
         }
 
 
@@ -268,21 +269,26 @@ def _worst(draw: np.random.Generator) -> Array:
     return (draw.standard_normal((8, 3, 32, 32)) * scale).astype(np.float32)
 
 
-def _service_memory() -> dict[str, float]:
-    """MiB of private memory (what no other process shares) of each process of the service, by its name."""
+def _service_memory(address: str) -> dict[str, float]:
+    """MiB of private memory (what no other process shares) of each process of this service, by its name."""
+    (replica,) = replicas(address)
+    raylet = _parent(Path(f"/proc/{replica['process']}"))
     found: dict[str, float] = {}
     for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit():
-            continue
-        try:
+        with contextlib.suppress(OSError):
+            if not folder.name.isdigit() or _parent(folder) != raylet:
+                continue
             name = (folder / "cmdline").read_bytes().split(b"\0")[0].decode(errors="replace")
-            if name.startswith("ray::") and ("wildtta" in name or "Proxy" in name):
+            if "wildtta" in name or "Proxy" in name:
                 rollup = (folder / "smaps_rollup").read_text()
                 private = sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Private"))
-                found[f"{name} {folder.name}"] = private / 1024
-        except OSError:
-            continue
+                found[name.removeprefix("ray::").removeprefix("ServeReplica:wildtta:")] = round(private / 1024, 1)
     return found
+
+
+def _parent(folder: Path) -> str:
+    status = (folder / "status").read_text()
+    return next(line.split()[1] for line in status.splitlines() if line.startswith("PPid"))
 
 
 # -- the command ---------------------------------------------------------------------------------------------------------
