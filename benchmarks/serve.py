@@ -14,7 +14,6 @@ hold. ``isolation`` asks for one tenant alone, and again beside an attacker and 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import platform
@@ -25,7 +24,6 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,10 +33,10 @@ import numpy as np
 import torch
 
 import wildtta
-from serve_callers import Array, call, images_of, pool
-from serve_fuzz import fuzz
+from serve_attack import Attack
+from serve_callers import call, images_of
 from serve_replay import compare_answers, kept_turns, learned_twice, lives_of, state_difference
-from wildtta.serve import Client, ServiceError
+from wildtta.serve import Client
 from wildtta.serve.service import Service, prepared
 from wildtta.serve.settings import Settings
 from wildtta.step.state_file import read_state
@@ -186,8 +184,8 @@ def isolation(arguments: argparse.Namespace) -> Facts:
     for alone in (True, False):
         answers = []
         for attacked in (False, True):
-            with service(arguments, alone=alone) as (address, settings):
-                attack = Attack(address, settings, arguments.fuzz if alone else 0) if attacked else None
+            with service(arguments, alone=alone) as (address, _):
+                attack = Attack(address, arguments.fuzz if alone else 0) if attacked else None
                 victim = Client(address, "victim")
                 own = {}
                 for number in range(arguments.requests):
@@ -203,92 +201,6 @@ def isolation(arguments: argparse.Namespace) -> Facts:
         found[f"grouped {how}: largest difference of a logit"] = max(differences)
         say(f"{how}: {changed} of {len(differences)} differ, by {max(differences):.3g} at most; {found}")
     return found
-
-
-class Attack:
-    """Hostile inputs for a tenant of the attacker's own, and malformed requests, until it is ended."""
-
-    def __init__(self, address: str, settings: Settings, malformed: int) -> None:
-        self._address, self._malformed = address, malformed
-        self._statuses: Counter[int | None] = Counter()
-        self._hostile: Counter[int] = Counter()
-        self._over = threading.Event()
-        self._memory: list[dict[str, float]] = []
-        self._threads = [
-            threading.Thread(target=self._fuzz, daemon=True),
-            threading.Thread(target=self._poison, daemon=True),
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def _fuzz(self) -> None:
-        part = max(1, self._malformed // 10)
-        for first in range(0, self._malformed, part):
-            fuzz(self._address, first, min(first + part, self._malformed), self._statuses)
-            self._memory.append(_service_memory(self._address))
-            say(f"  {first + part} malformed requests, MiB {self._memory[-1]}: {dict(self._statuses)}")
-
-    def _poison(self) -> None:
-        client = Client(self._address, "attacker", patience=5)
-        draw = np.random.default_rng(0)
-        while not self._over.is_set():
-            self._hostile[_status(client, _worst(draw))] += 1
-
-    def end(self) -> Facts:
-        """Wait for the malformed requests, stop the rest, tell what came back."""
-        self._threads[0].join()
-        self._over.set()
-        self._threads[1].join()
-        if not self._malformed:
-            return {}
-        return {
-            "malformed requests": sum(self._statuses.values()),
-            "statuses": {str(status): number for status, number in sorted(self._statuses.items(), key=str)},
-            "5xx": sum(number for status, number in self._statuses.items() if status is not None and status >= 500),
-            "hostile inputs": dict(self._hostile),
-            "MiB after each tenth": {name: [held[name] for held in self._memory] for name in self._memory[0]},
-        }
-
-
-def _status(client: Client, images: Array) -> int:
-    try:
-        client.logits(images)
-    except ServiceError as error:
-        return error.status
-    return 200
-
-
-def _worst(draw: np.random.Generator) -> Array:
-    """One class, grey, noise of any strength in the network's own units, and numbers at the edge of float32."""
-    kind = int(draw.integers(4))
-    if kind == 0:
-        return pool("gaussian_noise")[7::200][:8]
-    if kind == 1:
-        return np.full((8, 3, 32, 32), 128, np.uint8)
-    scale = 10.0 ** float(draw.integers(-3, 4)) if kind == 2 else 1e37
-    return (draw.standard_normal((8, 3, 32, 32)) * scale).astype(np.float32)
-
-
-def _service_memory(address: str) -> dict[str, float]:
-    """MiB of private memory (what no other process shares) of each process of this service, by its name."""
-    (replica,) = replicas(address)
-    raylet = _parent(Path(f"/proc/{replica['process']}"))
-    found: dict[str, float] = {}
-    for folder in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if not folder.name.isdigit() or _parent(folder) != raylet:
-                continue
-            name = (folder / "cmdline").read_bytes().split(b"\0")[0].decode(errors="replace")
-            if "wildtta" in name or "Proxy" in name:
-                rollup = (folder / "smaps_rollup").read_text()
-                private = sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Private"))
-                found[name.removeprefix("ray::").removeprefix("ServeReplica:wildtta:")] = round(private / 1024, 1)
-    return found
-
-
-def _parent(folder: Path) -> str:
-    status = (folder / "status").read_text()
-    return next(line.split()[1] for line in status.splitlines() if line.startswith("PPid"))
 
 
 # -- the command ---------------------------------------------------------------------------------------------------------

@@ -19,6 +19,8 @@ from wildtta.serve.replica import Replica
 from wildtta.serve.service import prepared
 from wildtta.serve.settings import Settings
 
+Array = np.ndarray[Any, Any]
+
 
 def settings_for(folder: Path, **changes: Any) -> Settings:
     """Tent on the embedded ResNet: every step moves the weights."""
@@ -26,7 +28,7 @@ def settings_for(folder: Path, **changes: Any) -> Settings:
     return prepared(folder=folder, **told)
 
 
-def glyphs(number: int, *, first: int = 0) -> np.ndarray[Any, Any]:
+def glyphs(number: int, *, first: int = 0) -> Array:
     """Noisy glyphs, uint8."""
     places = range(first, first + number)
     return corrupt(Glyphs(first + number).images(places), "gaussian_noise", 3, index=list(places)).numpy()
@@ -39,6 +41,18 @@ def replica_of(settings: Settings) -> Iterator[Replica]:
         yield replica
     finally:
         replica.close()
+
+
+def ask(replica: Any, tenant: str, request_id: str, images: Array, **more: Any) -> Array:
+    """The logits of one request."""
+    found: Array = replica.submit(tenant, request_id, images, **more).result(60)
+    return found
+
+
+def told(replica: Any, tenant: str) -> dict[str, Any]:
+    """What the replica says of a tenant; after everything that was sent before has been learned from."""
+    found: dict[str, Any] = replica.status([tenant], 0.0).result(60)["tenants"][tenant]
+    return found
 
 
 def free_port() -> int:

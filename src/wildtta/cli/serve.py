@@ -57,9 +57,7 @@ def serve(
     ] = False,
     busy: Annotated[int, typer.Option(min=1, help="Waiting images above which answers go before learning.")] = 256,
     save_steps: Annotated[int, typer.Option(min=1, help="Steps of a tenant between two saves of its state.")] = 64,
-    save_seconds: Annotated[
-        float, typer.Option(min=0.1, help="Seconds after which a changed state is saved.")
-    ] = 30.0,
+    save_seconds: Annotated[float, typer.Option(min=0.1, help="Seconds after which a changed state is saved.")] = 30.0,
     max_body: Annotated[float, typer.Option(min=0.001, help="MiB of a request at most.")] = 16.0,
     max_pixels: Annotated[int, typer.Option(min=1, help="Of an image at most.")] = 16_000_000,
     max_tenants: Annotated[int, typer.Option(min=1, help="Of a replica at most.")] = 10_000,
@@ -91,9 +89,11 @@ def serve(
             "weights": weights,
             "folder": folder,
         }
+        demonstration = None
         if demo:
-            from wildtta.serve.demo import DEMO
+            from wildtta.serve.demo import DEMO, Demonstration
 
+            demonstration = Demonstration(say=typer.echo)
             told |= {**DEMO, "folder": Path(tempfile.mkdtemp(prefix="wildtta-demo-"))}
         settings = prepared(
             **told,
@@ -125,20 +125,18 @@ def serve(
         with Service(settings, host=host, port=port, ray=ray, gpus=gpus, interfaces=interfaces) as service:
             typer.echo(f"Listening at {service.address} (the page; /docs has the interface). States: {settings.folder}")
             typer.echo("Ctrl-C ends it; states are saved.")
-            _until_told(service, demo=demo, seconds=seconds)
+            _until_told(service, demonstration, seconds)
             typer.echo("Saving states ...")
         typer.echo(f"Stopped. The same command goes on with the states in {settings.folder}.")
 
 
-def _until_told(service: Any, *, demo: bool, seconds: float | None) -> None:
+def _until_told(service: Any, demonstration: Any, seconds: float | None) -> None:
     """Wait for a signal, or the time to end; meanwhile, the demonstration."""
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
-    if demo:
-        from wildtta.serve.demo import Demonstration
-
-        Demonstration(service.address, say=typer.echo).run(ended, seconds)
+    if demonstration is not None:
+        demonstration.run(service.address, ended, seconds)
         return
     until = None if seconds is None else time.monotonic() + seconds
     while not ended.wait(1.0 if until is None else min(1.0, max(0.0, until - time.monotonic()))):

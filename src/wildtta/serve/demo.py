@@ -75,31 +75,41 @@ def flood_of(camera: Camera) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int6
     ]
 
 
-def requests_of(camera: Camera) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], bool]]:
-    """Images, classes, and whether they are an attack: a flood of one class, twice as many at a time."""
-    ordinary, labels = images_of(camera)
-    flood, one_class = flood_of(camera) if camera.attacked else (ordinary, labels)
-    for number in itertools.count():
-        hostile = camera.attacked and number >= _CALM
-        images, classes, size = (flood, one_class, 2 * _BATCH) if hostile else (ordinary, labels, _BATCH)
-        chosen = np.arange(number * size, (number + 1) * size) % len(images)
-        yield images[chosen], classes[chosen], hostile
+class Stream:
+    """What a camera sends, rendered once."""
+
+    def __init__(self, camera: Camera) -> None:
+        self.camera = camera
+        self._ordinary = images_of(camera)
+        self._flood = flood_of(camera) if camera.attacked else None
+
+    def __iter__(self) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], bool]]:
+        """Images, classes, and whether they are an attack: a flood of one class, twice as many at a time."""
+        for number in itertools.count():
+            hostile = self._flood is not None and number >= _CALM
+            images, classes = self._flood if self._flood is not None and hostile else self._ordinary
+            size = 2 * _BATCH if hostile else _BATCH
+            chosen = np.arange(number * size, (number + 1) * size) % len(images)
+            yield images[chosen], classes[chosen], hostile
 
 
 class Demonstration:
     """Streams the cameras' images to a service and tells what happens."""
 
-    def __init__(self, address: str, *, say: Callable[[str], object]) -> None:
-        self._address, self._say = address, say
+    def __init__(self, *, say: Callable[[str], object]) -> None:
+        self._say = say
+        self._address = ""
+        self._streams = [Stream(camera) for camera in CAMERAS]
         self._right: dict[str, list[float]] = {camera.tenant: [] for camera in CAMERAS}
         self._told: set[tuple[str, float]] = set()
 
-    def run(self, ended: threading.Event, seconds: float | None = None, *, page: bool = True) -> None:
-        """Until told to end, or for so many seconds."""
+    def run(self, address: str, ended: threading.Event, seconds: float | None = None, *, page: bool = True) -> None:
+        """Send to the service at ``address`` until told to end, or for so many seconds."""
+        self._address = address
         until = float("inf") if seconds is None else time.monotonic() + seconds
         if page and not webbrowser.open(self._address):
             self._say(f"Open {self._address} in a browser.")
-        threads = [threading.Thread(target=self._stream, args=(camera, ended), daemon=True) for camera in CAMERAS]
+        threads = [threading.Thread(target=self._send, args=(stream, ended), daemon=True) for stream in self._streams]
         self._say("harbour and station adapt to low contrast and noise; market does until it is attacked.")
         for thread in threads:
             thread.start()
@@ -113,10 +123,11 @@ class Demonstration:
                 early, late = np.mean(right[:_CALM]), np.mean(right[-_CALM:])
                 self._say(f"{tenant}: {100 * early:.0f} % right at first, {100 * late:.0f} % at the end")
 
-    def _stream(self, camera: Camera, ended: threading.Event) -> None:
+    def _send(self, stream: Stream, ended: threading.Event) -> None:
+        camera = stream.camera
         client = Client(self._address, camera.tenant, patience=10)
         attacked = False
-        for images, labels, hostile in requests_of(camera):
+        for images, labels, hostile in stream:
             if ended.is_set():
                 return
             if hostile and not attacked:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from wildtta.bench.cell import Cell
 from wildtta.bench.models import build_model
 from wildtta.data.preprocessing import InputProtocol, input_protocol
+from wildtta.fleet import Fleet
 from wildtta.guard.guard import Guard
 from wildtta.serve import cluster
 from wildtta.serve.settings import Settings
@@ -36,6 +38,8 @@ class Service:
         return f"http://{f'[{shown}]' if ':' in shown else shown}:{self.port}"
 
     def __enter__(self) -> Service:
+        if self._ray is None:
+            _check_port(self.host, self.port)
         cluster.connect(self._ray, self.settings.replicas)
         try:
             # On a machine of one's own the replicas share what cores there are.
@@ -71,7 +75,7 @@ def prepared(
     weights: str | None = None,
     **more: Any,
 ) -> Settings:
-    """Settings that were tried once: the network is built, so that a mistake is told before anything starts.
+    """Settings that were tried once: network and fleet are made, so that a mistake is told before anything starts.
 
     Args:
         protocol: "auto" is ``glyphs`` for the embedded networks, ``timm`` for timm's, else ``paper``.
@@ -83,6 +87,8 @@ def prepared(
     folder = folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     network = build_model(Cell(model=model, model_options=model_options or {}, weights=weights, method="none"))
+    if method != "none":
+        Fleet(network, method, **more.get("options", {})).close()
     chosen = _protocol(protocol, model, network)
     fixed = chosen.size or size or (_GLYPH_SIZE if model.startswith("glyphs:") else None)
     if fixed is None:
@@ -107,6 +113,19 @@ def prepared(
 
 
 _GLYPH_SIZE = 32
+
+
+def _check_port(host: str, port: int) -> None:
+    """A port that is taken is told before Ray starts, which would try it for a while."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise OSError(
+                f"cannot listen at {host}:{port} ({error.strerror}); choose another with --port or --host"
+            ) from error
 
 
 def _protocol(named: str, model: str, network: Any) -> InputProtocol:
