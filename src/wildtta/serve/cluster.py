@@ -115,12 +115,13 @@ async def _result(response: Any) -> Any:
 async def _persistent(call: Callable[[], Any], patience: float) -> Any:
     """The result of a call, which is made again while the replica dies and comes back. (Ids make that harmless.)"""
     from ray.exceptions import RayActorError, RaySystemError
+    from ray.serve.exceptions import RayServeException
 
     until, pause = time.monotonic() + patience, 0.05
     while True:
         try:
             found = await asyncio.wait_for(_result(call()), max(0.1, until - time.monotonic()))
-        except (RayActorError, RaySystemError, asyncio.TimeoutError) as error:
+        except (RayActorError, RaySystemError, RayServeException, asyncio.TimeoutError) as error:
             if time.monotonic() + pause > until:
                 text = "this tenant's replica is being started again; send the request again, with the same id"
                 raise Refusal(503, text, retry_after=1.0) from error
