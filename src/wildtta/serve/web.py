@@ -73,7 +73,7 @@ def build_app(settings: Settings, backend: Backend) -> FastAPI:
         route = getattr(request.scope.get("route"), "path", "other")
         seconds = time.monotonic() - began
         metrics.count(route, response.status_code, seconds)
-        facts = {"route": route, "status": response.status_code, "ms": round(1000 * seconds, 1)}
+        facts: dict[str, Any] = {"route": route, "status": response.status_code, "ms": round(1000 * seconds, 1)}
         log("request", level=logging.DEBUG, tenant=request.headers.get("x-tenant"), **facts)
         response.headers["X-Content-Type-Options"] = "nosniff"
         return response
