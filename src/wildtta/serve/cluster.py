@@ -30,6 +30,8 @@ _EVERYTHING = 100_000
 """Requests at a time: what is too many is decided by the replica, not by Serve."""
 _HEALTH_PERIOD = 1.0
 _OBJECT_STORE = 128 * MIB
+_GIVE_BACK = {"MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "262144"}
+"""For the web interface: bodies of megabytes come and go in several threads, and glibc would keep what they leave behind."""
 
 
 class FleetReplica:
@@ -206,7 +208,7 @@ def start(settings: Settings, *, host: str, port: int, cpus: float, gpus: float,
         name="web",
         num_replicas=interfaces,
         max_ongoing_requests=_EVERYTHING,
-        ray_actor_options={"num_cpus": 0},
+        ray_actor_options={"num_cpus": 0, "runtime_env": {"env_vars": _GIVE_BACK}},
     )
     serve.run(web.bind(settings, replicas), name=APPLICATION, route_prefix="/")
 
