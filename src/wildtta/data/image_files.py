@@ -68,15 +68,20 @@ class EncodedImages:
         return stack([self.decoded(int(i)) for i in indices])
 
 
-def decode(encoded: bytes, name: str) -> Tensor:
-    """A uint8 RGB image [3, H, W] on the CPU; `name` is the file that an error should name."""
+def decode(
+    encoded: bytes, name: str, *, most_pixels: int = MOST_PIXELS, formats: tuple[str, ...] | None = None
+) -> Tensor:
+    """A uint8 RGB image [3, H, W] on the CPU; `name` is the file that an error should name.
+
+    `most_pixels` bounds what the header may promise, `formats` (Pillow's names) what is tried at all.
+    """
     try:
         from PIL import Image
     except ImportError as error:
         raise ImportError("reading image files needs Pillow: pip install 'wildtta[data]'") from error
     try:
-        with Image.open(io.BytesIO(encoded)) as image:
-            _check_size(image.size)
+        with Image.open(io.BytesIO(encoded), formats=formats) as image:
+            _check_size(image.size, most_pixels)
             pixels = np.array(image.convert("RGB"))
     # Pillow raises many kinds (OSError, SyntaxError, struct.error, DecompressionBombError ...) on bad bytes.
     except Exception as error:
@@ -95,9 +100,9 @@ def check_size(encoded: bytes, name: str) -> None:
         raise BrokenImage(f"{name} is no image that can be decoded ({type(error).__name__}: {error})") from error
 
 
-def _check_size(size: tuple[int, int]) -> None:
-    if size[0] * size[1] > MOST_PIXELS:
-        raise ValueError(f"{size[0]} × {size[1]} pixels; at most {MOST_PIXELS:,} are decoded")
+def _check_size(size: tuple[int, int], most: int = MOST_PIXELS) -> None:
+    if size[0] * size[1] > most:
+        raise ValueError(f"{size[0]} × {size[1]} pixels; at most {most:,} are decoded")
 
 
 def decode_jpegs_on(device: torch.device, encoded: Sequence[Tensor]) -> list[Tensor]:

@@ -39,6 +39,8 @@ class Turn:
     def __init__(self, fleet: Fleet, seen: Seen, logits: Tensor, awake: list[bool], scales: list[float]) -> None:
         self.logits = logits.detach()
         """The answers, [B, C], from before the update."""
+        self.learners = frozenset(record.name for record, scale in zip(seen.records, scales, strict=True) if scale)
+        """Streams that :meth:`learn` will change: not those that are paused, or held by their guards."""
         self._fleet = fleet
         self._seen = seen
         self._awake, self._scales = awake, scales
