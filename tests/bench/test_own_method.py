@@ -58,7 +58,7 @@ def test_ray_finds_the_file(folder: Path) -> None:
     ray = pytest.importorskip("ray")
     cells = [small_cell(method=OWN), small_cell(method=OWN, options={"temperature": 0.3})]
     here = launch(cells, root=folder, device="cpu", observer=Silent()).rows
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     try:
         there = launch(cells, root=folder, device="cpu", ray="auto", observer=Silent()).rows
     finally:

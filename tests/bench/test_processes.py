@@ -177,7 +177,7 @@ def test_ray_gives_the_same_numbers_and_survives_a_killed_worker(
     images: Path, tmp_path: Path, expected: dict[str, Any]
 ) -> None:
     ray = pytest.importorskip("ray")
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     try:
         killer, journal = Killer("ray::_run_on_worker"), tmp_path / "j.jsonl"
         outcome = launch(_longer_cells(), journal=journal, root=images, device="cpu", ray="auto", observer=killer)

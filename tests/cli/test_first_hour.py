@@ -177,7 +177,7 @@ def test_set_up_shows_progress_and_says_how_long_and_how_big(torch_build: str, t
     """What `make setup` would do, as make itself tells it (-n): nothing is installed."""
     if shutil.which("make") is None:
         pytest.skip("no make")
-    command = ["make", "-n", "setup", f"TORCH={torch_build}", f"VENV={tmp_path / 'absent'}"]
+    command = ["make", "-n", "--no-print-directory", "setup", f"TORCH={torch_build}", f"VENV={tmp_path / 'absent'}"]
     lines = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     told = " ".join(line for line in lines if "echo" in line)
     page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")

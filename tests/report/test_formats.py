@@ -230,7 +230,7 @@ def test_a_glyph_network_is_called_so_in_every_row_and_column() -> None:
     assert isinstance(five[0], BarChart)
     assert list(five[0].groups) == ["glyphs:resnet_bn", "glyphs:resnet_gn", "glyphs:vit"]
     assert isinstance(six[0], LineChart)
-    assert [line.label for line in six[0].lines][:2] == ["glyphs:resnet_bn", "glyphs:resnet_bn, na"]
+    assert [line.label for line in six[0].lines][:2] == ["glyphs:resnet_bn", "glyphs:resnet_bn, no adaptation"]
     (papers,) = of_paper(list(printed_journal(experiments()["table-4"], papers_setting()).values())).tables
     assert papers.columns[0].label == "ResNet50-GN level 5"
 

@@ -203,7 +203,7 @@ def _connect(ray: Any, address: str) -> None:
         except ConnectionError:
             if address != "auto":
                 raise
-            ray.init(**quiet)
+            ray.init(address="local", **quiet)
     except Exception as error:
         raise BenchError(f"no Ray cluster at {address!r}: {first_line(error)}") from error
 
