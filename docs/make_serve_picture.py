@@ -19,7 +19,7 @@ from wildtta.serve.demo import CAMERAS, DEMO, Demonstration
 from wildtta.serve.service import Service, prepared
 
 PICTURE = Path(__file__).parent / "images" / "serve.png"
-SECONDS, WIDTH, HEIGHT = 50.0, 1240, 560
+SECONDS, WIDTH, HEIGHT = 50.0, 1240, 590
 
 
 def screenshot(address: str, path: Path) -> None:
