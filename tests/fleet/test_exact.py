@@ -18,7 +18,9 @@ METHODS = {
     "sar": {"lr_scale": 5.0, "recovery": 1.0},
     "sar2": {"warmup": 8, "recovery": 0.7},
     "sar2-efficient": {"warmup": 8, "lr_scale": 2.0},
-    "steady": {"evidence": False, "sharpness": 0.05, "batch_size": 16},
+    # One pass: with sharpness the ViT in low contrast is so sensitive that a last bit of its inputs (4e-16) moves the answers of
+    # a plain adapter by 3e-7 after 300 batches.
+    "steady": {"evidence": False, "batch_size": 16},
 }
 
 
