@@ -176,7 +176,7 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
 def test_set_up_shows_progress_and_says_how_long_and_how_big(torch_build: str, tmp_path: Path) -> None:
     """What `make setup` would do, as make itself tells it (-n): nothing is installed."""
     if shutil.which("make") is None:
-        pytest.skip("no make")
+        pytest.skip("no make here to ask what `make setup` would do")
     command = ["make", "-n", "--no-print-directory", "setup", f"TORCH={torch_build}", f"VENV={tmp_path / 'absent'}"]
     lines = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     told = " ".join(line for line in lines if "echo" in line)

@@ -109,6 +109,10 @@ def test_wrong_calls_say_what_was_expected():
         fleet_of(active=0)
     with pytest.raises(RuntimeError, match="no folder"):
         fleet.save()
+    network = copy.deepcopy(trained("resnet_gn", torch.float32))
+    with pytest.raises(TypeError, match="guard must be a wildtta"):
+        wildtta.Fleet(network, guard=True)
+    wildtta.adapt(network).unload()  # it was not left held
     with pytest.raises(RuntimeError, match="no guard"):
         fleet["a"].rollback()
 

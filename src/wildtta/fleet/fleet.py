@@ -98,6 +98,8 @@ class Fleet:
         for name, value in (("active", active), ("resident", resident)):
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{name} must be a number of streams, at least 1, got {value!r}")
+        if guard is not None and not isinstance(guard, Guard):
+            raise TypeError(f"guard must be a wildtta.Guard or None, got {type(guard).__name__}")
         self._adapter = adapt(
             model,
             method,
@@ -113,8 +115,6 @@ class Fleet:
         except Exception:
             self._adapter.unload()
             raise
-        if guard is not None and not isinstance(guard, Guard):
-            raise TypeError(f"guard must be a wildtta.Guard or None, got {type(guard).__name__}")
         engine = self._engine = self._adapter.engine
         # The kernels take one scale and shift for all samples.
         engine.fast.kernels = False
@@ -219,13 +219,10 @@ class Fleet:
 
         In a trial the stream's own answers are looked at, which nobody else gets.
         """
-        rows: list[list[int]] = [[] for _ in seen.records]
-        for row, stream in enumerate(seen.owner):
-            rows[stream].append(row)
         for place, record in enumerate(seen.records):
             if record.watch is None or not awake[place]:
                 continue
-            chosen = torch.tensor(rows[place], device=seen.images.device)
+            chosen = torch.tensor(seen.grouping.rows[place], device=seen.images.device)
             logits = (seen.logits if scales[place] else answers)[chosen]
             with self._places.engine_for(record) as engine:
                 record.watch.observe(engine, seen.images[chosen], logits.to(engine.dtype))
@@ -252,7 +249,7 @@ class Fleet:
         if len(names) != len(images):
             raise ValueError(f"expected one stream name for each of the {len(images)} images, got {len(names)}")
         odd = next((name for name in names if not isinstance(name, str) or not name), None)
-        if odd is not None or "" in names:
+        if odd is not None:
             raise TypeError(f"a stream's name must be a text with at least one letter, got {odd!r}")
         different = len(set(names))
         if different > self._places.slots.most:

@@ -16,14 +16,15 @@ class Grouping:
     """
 
     def __init__(self, owner: Sequence[int], streams: int, device: torch.device) -> None:
-        rows: list[list[int]] = [[] for _ in range(streams)]
+        self.rows: list[list[int]] = [[] for _ in range(streams)]
+        """The rows of each stream."""
         rank = []
         for row, stream in enumerate(owner):
-            rank.append(len(rows[stream]))
-            rows[stream].append(row)
-        self.sizes = [len(own) for own in rows]
+            rank.append(len(self.rows[stream]))
+            self.rows[stream].append(row)
+        self.sizes = [len(own) for own in self.rows]
         widest = max(self.sizes)
-        table = [own + [own[0]] * (widest - len(own)) for own in rows]
+        table = [own + [own[0]] * (widest - len(own)) for own in self.rows]
         # One transfer for all of it.
         packed = torch.tensor([*(row for own in table for row in own), *owner, *rank, *self.sizes]).to(device)
         number = streams * widest

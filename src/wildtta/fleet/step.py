@@ -49,6 +49,8 @@ class Seen:
     """The stream of each image."""
     shares: dict[int, float] = field(default_factory=dict)
     """Share of its images that was selected, by stream."""
+    opened: list[Record] = field(default_factory=list)
+    """Streams whose gate was seen open for the first time."""
 
     @functools.cached_property
     def told(self) -> Told:
@@ -173,6 +175,8 @@ class MixedStep:
                 self._write_back(seen, end, scales)
         for place, share in seen.shares.items():
             seen.records[place].share = share
+        for record in seen.opened:
+            record.gate_open = True
         return Finished(seen.parts, seen.grouping.sizes, ends)
 
     def _learners(self, seen: Seen, scales: Sequence[float]) -> tuple[list[int], list[int]]:
@@ -186,9 +190,9 @@ class MixedStep:
             if not scales[place] or seen.resting[place]:
                 continue
             if told.gate is not None and not record.gate_open:
-                record.gate_open = told.gate[place]
-                if not record.gate_open:
+                if not told.gate[place]:
                     continue
+                seen.opened.append(record)
             if self._selective:
                 seen.shares[place] = counts[place] / seen.grouping.sizes[place]
             if not self._selective or counts[place]:
@@ -212,14 +216,16 @@ class MixedStep:
         gradient = gradient[chosen] if seen.leaf is not None else gradient
         norm = gradient.norm(dim=1)
         if self._radius is None:
-            return {**_losses(first, first), "gradient": gradient, "first_norm": norm, "second_norm": norm * math.nan}
+            nothing = norm * math.nan
+            return {"first": first, "last": first, "gradient": gradient, "first_norm": norm, "second_norm": nothing}
         away = torch.vmap(lambda row: worst_step(row, self._radius or 0.0))(gradient)
         leaf = (streams.weights + away).requires_grad_()
         output = self._pass(seen.images[rows], leaf, grouping.owner, grad=True)
         tables = grouping.padded(output.logits), grouping.padded(output.features)
         last = self._mapped.loss(streams, *tables, selection, again=True)
         (second,) = torch.autograd.grad(last["total"].sum(), leaf)
-        return {**_losses(first, last), "gradient": second, "first_norm": norm, "second_norm": second.norm(dim=1)}
+        again = second.norm(dim=1)
+        return {"first": first, "last": last, "gradient": second, "first_norm": norm, "second_norm": again}
 
     def _rows(self, seen: Seen, learners: list[int]) -> tuple[Tensor, Grouping]:
         """Rows of the batch that are learned from, and to which of the ``learners`` each belongs."""
@@ -281,10 +287,6 @@ def _detached_parts(value: Tensors) -> Tensors:
     return {
         name: _detached_parts(part) if isinstance(part, dict) else part.detach() for name, part in value.items()
     }
-
-
-def _losses(first: Tensors, last: Tensors) -> Tensors:
-    return {"first": first, "last": last}
 
 
 def _selection_of(selection: Tensors, whole: Grouping, part: Grouping, rows: Tensor) -> Tensors:
