@@ -57,7 +57,9 @@ def test_one_rank_learns_as_an_adapter_without_a_group(name: str, kind: str) -> 
     stream[3][2, 0, 1, 1] = torch.nan
     group = wildtta.adapt(on_gpu(kind), method, group=True, **options)
     found = follow(group, stream)
-    alone = follow(wildtta.adapt(on_gpu(kind), method, **options), stream)
+    plain = wildtta.adapt(on_gpu(kind), method, **options)
+    plain.cuda_graphs = False  # a recorded step makes passes that one without a recording may leave out
+    alone = follow(plain, stream)
     for what in ("answers", "entropies", "masks", "totals"):
         for step, (one, other) in enumerate(zip(found[what], alone[what], strict=True)):
             assert near(one, other), f"{what} of batch {step}"
