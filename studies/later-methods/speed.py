@@ -8,9 +8,7 @@ Images, weights and source images are those of ``studies/no-harm/prepare.py``: T
 every choice. ``times`` runs one method after the other and writes ``speed.times.json``; ``streams`` runs many cells side by
 side and writes ``speed.jsonl``; ``table`` prints both as Markdown. Times of a machine without a GPU say little.
 
-Images arrive as fast as the unadapted network can answer. On a GPU that is its pass recorded as a CUDA graph: as it is
-called usually, a small network waits for its launches longer than it computes, and methods whose steps are recorded (Tent,
-SAR, SAR², Steady and others) would seem to be faster than no adaptation.
+Images arrive as fast as the unadapted network can answer, its pass recorded as a CUDA graph (``wildtta.bench.pace``).
 """
 
 from __future__ import annotations
@@ -20,13 +18,12 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
 
-from methods import methods_for, networks
-from wildtta.bench import Cell, Conditions, Row, launch, read
+from methods import methods_for
+from wildtta.bench import Cell, Conditions, Row, launch, read, recorded_milliseconds
 from wildtta.bench.running import execute
 from wildtta.report.names import method_name
 
@@ -57,32 +54,6 @@ def cell(network: str, method: str, weights: str, limit: int | None = None) -> C
     )
 
 
-def recorded_ms(network: str, weights: str) -> float:
-    """The median time of the unadapted network's pass over a batch of 64, recorded as a CUDA graph, in TF32."""
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    model = networks.load(network, Path(weights)).cuda()
-    images = torch.randn(64, 3, 64, 64, device="cuda")
-    with torch.no_grad():
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                model(images)
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            model(images)
-    found = []
-    for _ in range(50):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        found.append(start.elapsed_time(end))
-    return median(found)
-
-
 def time_methods(given: argparse.Namespace) -> None:
     """The median time of a batch of 64 of each method, one after the other; written down after each."""
     conditions = Conditions(root=given.images, source=given.source)
@@ -101,9 +72,9 @@ def time_methods(given: argparse.Namespace) -> None:
             spent = cost.get("ms_per_batch_median")
             learned = cost.get("backwards", 0) / (64 * batches)
             found.append({"network": network, "method": method, "ms": spent, "batches": batches, "backwards": learned})
-            if method == "none" and given.device.startswith("cuda"):
-                found[-1]["recorded_ms"] = recorded_ms(network, given.weights)
-                print(f"{network} recorded: {found[-1]['recorded_ms']:.2f} ms a batch", flush=True)
+            if method == "none" and (recorded := recorded_milliseconds(short, conditions, given.device)) is not None:
+                found[-1]["recorded_ms"] = recorded
+                print(f"{network} recorded: {recorded:.2f} ms a batch", flush=True)
             took = time.monotonic() - began
             print(f"{network} {method}: {row['reason'] or f'{spent:.2f} ms a batch'} ({took:.1f} s)", flush=True)
             (given.out / "speed.times.json").write_text(json.dumps(found, indent=1))
