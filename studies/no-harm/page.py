@@ -25,6 +25,7 @@ SCENARIOS = (
     "batch 16", "batch 16, runs", "batch 1", "batch 1, runs",
 )  # fmt: skip
 OURS = method_name("steady")
+TICKS = (-80, -40, -20, -10, -5, -2, 0, 2, 5, 10, 20, 40)
 ALLOWED = {"mean": 0.5, "stream": 2.0}
 """Points below none that count as harm: in a scenario's mean, in one stream."""
 
@@ -173,11 +174,14 @@ def draw(found: Sequence[Score], path: Path) -> None:
     panel.set_yticks(range(len(methods)), methods, fontsize=8)
     for label in panel.get_yticklabels():
         label.set_fontweight("bold" if label.get_text() == OURS else "normal")
-    panel.set_xscale("symlog", linthresh=5)
+    panel.set_xscale("symlog", linthresh=5, linscale=0.8)
+    panel.set_xticks(TICKS, [f"{tick:+d}".replace("-", "−") if tick else "0" for tick in TICKS])
+    panel.set_xticks([], minor=True)
+    panel.set_ylim(-0.7, len(methods) - 0.3)
     panel.grid(axis="x", linewidth=0.3)
     panel.set_xlabel("points over no adaptation (linear up to 5); a mark per network and scenario", fontsize=8)
     panel.tick_params(axis="x", labelsize=8)
-    panel.legend(fontsize=8, loc="lower left")
+    figure.legend(fontsize=8, loc="outside upper right", ncols=2)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
 
