@@ -64,18 +64,10 @@ def load_pool(network: str, part: str, folder: Path, domains: list[str], device:
     """The images of ``part`` (choose, aside) that belong to ``network``'s classes, corrupted as ``domains`` says."""
     from wildtta.corruptions import corrupt
 
-    base, limit = split_name(network)
-    recipe = RECIPES[base]
+    recipe = RECIPES[split_name(network)[0]]
     images, labels = load_images(folder / f"{'tiny' if recipe.testbed else 'cifar'}_{part}.npz")
-    if recipe.classes is not None:
-        labels = torch.tensor(recipe.classes)[labels]
-    index = np.arange(len(images))
-    if limit is not None:
-        kept = limited_classes(limit)
-        inside = torch.isin(labels, torch.tensor(kept))
-        images, index = images[inside], index[inside.numpy()]
-        labels = torch.searchsorted(torch.tensor(kept), labels[inside])
-    images = images.to(device)
+    index, place = np.arange(len(images)), _inside(network, labels)
+    images, index = images[place].to(device), index[place.numpy()]
     layers = []
     for name in domains:
         if name == CLEAN:
@@ -83,7 +75,28 @@ def load_pool(network: str, part: str, folder: Path, domains: list[str], device:
         else:
             corruption, severity = name.rsplit("-", 1)
             layers.append(corrupt(images, corruption, int(severity), seed=SEEDS[part], index=index))
-    return Pool(domains, torch.stack(layers), labels)
+    return Pool(domains, torch.stack(layers), _labels_for(network, labels[place]))
+
+
+def limited_pool(network: str, names: list[str], pixels: Tensor, labels: Tensor, device: str) -> Pool:
+    """A pool of ``pixels`` [domains, N, 3, S, S], of the images whose classes ``network`` has."""
+    place = _inside(network, labels)
+    return Pool(names, pixels[:, place].to(device), _labels_for(network, labels[place]))
+
+
+def _inside(network: str, labels: Tensor) -> Tensor:
+    """Places of the images whose classes ``network`` has."""
+    limit = split_name(network)[1]
+    kept = labels if limit is None else torch.tensor(limited_classes(limit))
+    return torch.isin(labels, kept).nonzero()[:, 0]
+
+
+def _labels_for(network: str, labels: Tensor) -> Tensor:
+    """The data set's labels as the network's."""
+    base, limit = split_name(network)
+    merged = RECIPES[base].classes
+    labels = labels if merged is None else torch.tensor(merged)[labels]
+    return labels if limit is None else torch.searchsorted(torch.tensor(limited_classes(limit)), labels)
 
 
 SEEDS = {"choose": 0, "aside": 1}
@@ -150,6 +163,31 @@ def make(
     else:
         raise ValueError(f"no scenario {scenario!r}")
     return Stream(f"{scenario}/{on}/{seed}", scenario, domains, images, batch)
+
+
+def some_classes(pool: Pool, on: str, number: int, length: int, seed: int) -> Stream:
+    """A stream of ``number`` classes for ever, drawn at random; ``on`` is a domain."""
+    labels = pool.labels.numpy()
+    rng = np.random.default_rng([seed, number, len(labels)])
+    chosen = rng.permutation(np.unique(labels))[:number]
+    own = np.flatnonzero(np.isin(labels, chosen))
+    rounds = np.concatenate([rng.permutation(own) for _ in range(-(-length // len(own)))])
+    length -= length % 64
+    scenario = f"{'clean ' if on == CLEAN else ''}{number} of {len(np.unique(labels))}"
+    return Stream(f"{scenario}/{on}/{seed}", scenario, np.full(length, pool.names.index(on)), rounds[:length])
+
+
+def continual_runs(pool: Pool, severity: int, run: int, seed: int) -> Stream:
+    """All corruptions one after another; in each every class once, in runs of ``run`` images."""
+    labels = pool.labels.numpy().astype(np.int64)
+    rng = np.random.default_rng([seed, run, len(labels)])
+    places = rng.permutation([index for index, name in enumerate(pool.names) if name.endswith(f"-{severity}")])
+    piece = run * len(np.unique(labels))
+    images = np.concatenate([_runs(labels, piece, run, rng) for _ in places])
+    length = len(images) - len(images) % 64
+    return Stream(
+        f"continual-order/{severity}/{seed}", "continual-order", np.repeat(places, piece)[:length], images[:length]
+    )
 
 
 def shortened(stream: Stream, length: int) -> Stream:

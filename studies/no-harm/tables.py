@@ -43,9 +43,8 @@ def cell(rows: list[dict[str, Any]], share: bool) -> str:
 
 def table(rows: list[dict[str, Any]], rules: list[str], share: bool) -> str:
     known = {scenario_of(row) for row in rows}
-    scenarios = [s for s in ORDER.split() if s in known] + sorted(
-        known - set(ORDER.split()), key=lambda s: int(s.split(":")[0])
-    )
+    listed = [s for s in ORDER.split() if s in known]
+    scenarios = listed + sorted(known - set(listed))
     lines = ["| | " + " | ".join(SHORT.get(s, s) for s in scenarios) + " |", "|---|" + "---|" * len(scenarios)]
     first = [row for row in rows if row["rule"] == rules[0]]
     bare = []

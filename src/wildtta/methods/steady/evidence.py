@@ -14,7 +14,11 @@ seen. A class counts by its dominance: how often it was predicted beside the mos
 (Errors on the images of one class also fill other classes' rows; but then they are few beside it.) Of m classes out of C,
 drawn at random, the mean is off by
 
-    r = √( (1 − m/C) / m )    times the centroids' spread    (sampling without replacement).
+    r = √( (1 − m/C) / m )    times the centroids' spread    (sampling without replacement),
+
+so that a mean is a shift as far as it is longer than 2.5 r. Two more things must hold. A step pushes the classes that are
+present: in a long run of one class it would push that class away. So steps by this sign ask for several classes among the
+last samples. And the mean of the samples stands for the mean of the classes only where a good part of them has been seen.
 
 With two classes a shift and a change of their shares are the same thing. Both signs fall to nothing there: ∝ (C−2)/(C−1).
 """
@@ -37,18 +41,26 @@ _COST = (0.02, 0.08)
 _TRUST_TAKES = 256
 """Samples over which trust may rise from 0 to 1. It falls at once."""
 _ERROR = (0.1, 0.2)
-"""Up to the first sampling error r the rows are trusted fully, from the second on not at all."""
+"""Up to the first sampling error r the rows are trusted fully, from the second on not at all …"""
+_MANY = (8.0, 16.0)
+"""… unless so many classes have been seen: from the first number on they are trusted more and more. (Streams of one of
+200 classes show up to 6.5, by errors.)"""
+_ERROR_WEIGHT = 2.5
+"""Lengths of r that a mean of the rows must exceed."""
+_PRESENT, _PRESENT_MEMORY = (5.0, 9.0), 256
+"""Steps by the rows ask for so many classes among the last 256 samples (1/e): none up to the first number."""
+_SPREAD_OUT = (0.3, 0.6)
+"""Share of all classes seen, up to which the mean of the samples tells nothing, and from which on it counts fully."""
 _HABIT, _CHANCE = 0.02, 0.4
 """A squared mean below 0.02 + 0.4/C times the squared spread is no shift: networks have such a mean on their own training
 data (habit), and so have C random centroids (chance)."""
-_ERROR_WEIGHT = 1.5
 _MEAN_MEMORY = 1000
 """Samples after which what was seen counts 1/e."""
 _ROW_MEMORY, _LONGEST_ROW_MEMORY = 2000, 20_000
 """The same for the rows: at least the first, and as long as half of the classes take to be seen, at most the second."""
 _ROW_INERTIA = 4.0
 """Images that a row is worth against the images of a batch."""
-_MEAN_PRIOR = 32
+_MEAN_PRIOR = 128
 """Samples that "no shift" is worth in the mean that is taken away."""
 _FULL_STEP = 0.5
 """Evidence from which on steps have their full length."""
@@ -70,6 +82,7 @@ def no_evidence(classes: int, *, dtype: torch.dtype, device: torch.device) -> di
         "mean_weight": zeros(),
         "row_logits": zeros(rows, rows),
         "row_dominance": zeros(rows),
+        "present": zeros(classes),
         "strength": zeros(),
         "shift": zeros(classes),
     }
@@ -116,6 +129,17 @@ def falling(value: Tensor, limits: tuple[float, float]) -> Tensor:
     return ((second - value) / (second - first)).clamp(0, 1)
 
 
+def rising(value: Tensor, limits: tuple[float, float]) -> Tensor:
+    """0 up to the first limit, 1 from the second on, a straight line between."""
+    return 1 - falling(value, limits)
+
+
+def rows_trusted(seen: Tensor, present: Tensor, classes: int) -> Tensor:
+    """Trust in [0, 1] in a step by the rows, from the classes ``seen`` so far and those ``present`` among the last samples."""
+    enough = torch.maximum(falling(sampling_error(seen, classes), _ERROR), rising(seen, _MANY))
+    return enough * rising(present, _PRESENT)
+
+
 def smallest_shift(classes: int) -> float:
     """Squared length of a mean, in units of the squared spread about it, up to which it is no shift: 0.02 + 0.4/C."""
     return _HABIT + _CHANCE / classes
@@ -141,12 +165,14 @@ def weighed(state: dict[str, Tensor], logits: Tensor, usable: Tensor | None = No
     identified = (classes - 2) / max(1, classes - 1) * (known >= WINDOW)
 
     rows, dominance = _followed_rows(state, flat, usable, recent, used)
+    present = _followed_classes(state, flat, usable)
     weight = dominance.sum().clamp(min=1e-9)
     centre = (dominance[:, None] * rows).sum(0) / weight
     spread = (dominance * (rows - centre).square().sum(1)).sum() / weight
-    error = sampling_error(classes_seen(dominance), len(rows))
-    doubt = (_ERROR_WEIGHT * error).square() + smallest_shift(len(rows))
-    by_rows = identified * falling(error, _ERROR) * clearness(centre.square().sum(), spread, doubt)
+    seen = classes_seen(dominance)
+    doubt = (_ERROR_WEIGHT * sampling_error(seen, len(rows))).square() + smallest_shift(len(rows))
+    clear = clearness(centre.square().sum(), spread, doubt)
+    by_rows = identified * rows_trusted(seen, classes_seen(present), len(rows)) * clear
 
     trust = identified * falling(recentring_cost(recent, used), _COST)
     trust = torch.minimum(trust, state["recent_trust"] + number / _TRUST_TAKES)
@@ -157,7 +183,7 @@ def weighed(state: dict[str, Tensor], logits: Tensor, usable: Tensor | None = No
     mean_weight = keep * state["mean_weight"] + trust * number
     mean = mean_sum / mean_weight.clamp(min=1e-6)
     clear = clearness(mean.square().sum(), mean_spread / mean_weight.clamp(min=1e-6), smallest_shift(classes))
-    by_mean = trust * clear * mean_weight / (mean_weight + _MEAN_PRIOR)
+    by_mean = trust * clear * rising(seen / len(rows), _SPREAD_OUT) * mean_weight / (mean_weight + _MEAN_PRIOR)
 
     return {
         "recent_logits": recent[-WINDOW:],
@@ -168,6 +194,7 @@ def weighed(state: dict[str, Tensor], logits: Tensor, usable: Tensor | None = No
         "mean_weight": mean_weight,
         "row_logits": rows,
         "row_dominance": dominance,
+        "present": present,
         "strength": (torch.maximum(by_rows, by_mean) / _FULL_STEP).clamp(max=1),
         "shift": torch.where(by_mean >= by_rows, by_mean, torch.zeros_like(by_mean)) * mean,
     }
@@ -180,6 +207,13 @@ def _last_samples(state: dict[str, Tensor], flat: Tensor, usable: Tensor) -> tup
     order = counts.to(torch.uint8).argsort(stable=True)[-max(WINDOW, len(flat)) :]
     from_the_end = torch.arange(len(order), 0, -1, device=flat.device)
     return values[order], counts[order] & (from_the_end <= usable.sum().clamp(min=WINDOW))
+
+
+def _followed_classes(state: dict[str, Tensor], flat: Tensor, usable: Tensor) -> Tensor:
+    """How often each class was predicted among the last samples, [C], after this batch."""
+    fading = (-usable.sum() / _PRESENT_MEMORY).exp()
+    counts = torch.zeros_like(state["present"]).index_add(0, flat.argmax(1), usable.to(flat.dtype))
+    return fading * state["present"] + counts
 
 
 def _followed_rows(
