@@ -17,6 +17,7 @@ from statistics import mean
 from typing import NamedTuple
 
 from wildtta.bench import Cell, Row, read
+from wildtta.methods.registry import config_classes
 from wildtta.report.names import method_name
 
 CLEAN = ("clean", "clean, runs", "clean, one class")
@@ -89,13 +90,15 @@ def scores(rows: Iterable[Row]) -> list[Score]:
                 backwards=cost["backwards"] / metrics["samples"],
             )
         )
-    return found
+    order = [method_name(name) for name in config_classes()]
+    return sorted(found, key=lambda score: (order.index(score.method.removesuffix(" + ASR")), score.method))
 
 
 def shared_by_methods(found: Sequence[Score]) -> list[Score]:
-    """Scores on the streams that others than Steady have run as well; all of them where there is no other."""
-    core = {score.stream for score in found if score.method != OURS}
-    return [score for score in found if not core or score.stream in core]
+    """Scores on the streams that Steady and others have run; all of Steady's where there is no other."""
+    ours, others = ({score.stream for score in found if (score.method == OURS) == own} for own in (True, False))
+    core = ours & others or ours
+    return [score for score in found if score.stream in core]
 
 
 def points(value: float) -> str:
