@@ -173,11 +173,15 @@ class Fleet:
                 awake[places[name]] &= flag
             self._prepare_guards(records)
             scales = [self._scale(record) if up else 0.0 for record, up in zip(records, awake, strict=True)]
-            with step_precision(self._settled_precision(images), images.device):
-                if not self._checked:
-                    self._check_weights_are_reached(images)
-                    self._checked = True
-                seen = self._seen(images, records, [places[name] for name in names], scales)
+            owner = [places[name] for name in names]
+            self._adapter._follow_stream(images.device)
+            if not self._checked:
+                self._check_weights_are_reached(images)
+                self._checked = True
+            if self._precision_open:
+                self._settle_precision(images, records, owner)
+            with step_precision(self._engine.precision, images.device):
+                seen = self._seen(images, records, owner, scales)
                 turn = Turn(self, seen, self._answers(seen), awake, scales)
                 try:
                     yield turn
@@ -195,13 +199,14 @@ class Fleet:
         learning = [scale > 0 for scale in scales]
         return seen or self._step.answer(images, records, owner, grouping, resting, learning)
 
-    def _learn(self, seen: Seen, scales: list[float]) -> None:
+    def _finished(self, seen: Seen, scales: list[float]) -> Finished:
+        """The second half of a step, the way that the first one went."""
         if seen.recording is not None:
-            finished = self._recorded.learn(seen) if any(scales) else self._recorded.told_of(seen)
-        elif any(scales):
-            finished = self._step.learn(seen, scales)
-        else:
-            finished = Finished(seen.parts, seen.grouping.sizes, [])
+            return self._recorded.learn(seen) if any(scales) else self._recorded.told_of(seen)
+        return self._step.learn(seen, scales) if any(scales) else Finished(seen.parts, seen.grouping.sizes, [])
+
+    def _learn(self, seen: Seen, scales: list[float]) -> None:
+        finished = self._finished(seen, scales)
         every = self.method.upkeep_every
         for place, record in enumerate(seen.records):
             record.calls += 1
@@ -260,16 +265,34 @@ class Fleet:
         finally:
             engine.precision = precision
 
-    def _settled_precision(self, images: Tensor) -> Precision:
-        if self._precision_open:
+    def _settle_precision(self, images: Tensor, records: list[Record], owner: list[int]) -> None:
+        """``precision="auto"``: the fastest for what will really run, a whole step on a GPU; streams are put back."""
+        engine = self._engine
 
-            def one_pass(batch: Tensor, precision: Precision) -> None:
-                self._engine.precision = precision
-                self._engine.forward(batch, grad=False)
+        def one_pass(precision: Precision) -> None:
+            engine.precision = precision
+            engine.forward(images, grad=False)
 
-            self._engine.precision = fastest_precision(one_pass, images)
-            self._precision_open = False
-        return self._engine.precision
+        def one_step(precision: Precision) -> None:
+            if precision != engine.precision:
+                self._recorded.forget()  # recordings of two precisions would need twice the memory
+            engine.precision = precision
+            scales = [1.0] * len(records)
+            seen = self._seen(images, records, owner, scales)
+            self._finished(seen, scales)
+
+        passes = images.device.type != "cuda"
+        facts = [(record, record.share, record.gate_open) for record in records]
+        engine.precision = None
+        try:
+            with self._places.slots.unchanged():
+                chosen = fastest_precision(one_pass if passes else one_step, images.device, passes=passes)
+        finally:
+            self._recorded.forget()
+            engine.precision = None
+            for record, share, gate_open in facts:
+                record.share, record.gate_open = share, gate_open
+        engine.precision, self._precision_open = chosen, False
 
     def _validate(self, images: Tensor, names: list[str]) -> None:
         self._adapter._validate(images)

@@ -11,9 +11,8 @@ recording without a backward pass is used.
 
 from __future__ import annotations
 
-import contextlib
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,21 +35,35 @@ class Inputs:
 
     images: Tensor
     grouping: Grouping
-    slots: Tensor
-    """Of each stream, [S]."""
-    resting: Tensor
-    opened: Tensor
-    """Whether the host has seen the stream's gate open."""
-    keeps: Tensor
-    """Whether its own adapter would have kept its graph."""
-    rates: Tensor
-    batch_shares: Tensor
+    integers: Tensor
+    """[4, S]: the slot of each stream; whether it rests, has been seen with an open gate, would keep its adapter's graph."""
+    floats: Tensor
+    """[2, S]: learning rates, and the sizes of batches in units of 64."""
     everything: bool
     """Whether the streams are all slots, in order."""
 
     @property
-    def numbers(self) -> tuple[Tensor, ...]:
-        return self.slots, self.resting, self.opened, self.keeps, self.rates, self.batch_shares
+    def slots(self) -> Tensor:
+        return self.integers[0]
+
+    def flags(self, row: int) -> Tensor:
+        return self.integers[row].bool()
+
+    def copied(self) -> Inputs:
+        """The same numbers in places of their own."""
+        grouping = self.grouping.within(self.grouping.packed.clone())
+        return Inputs(self.images.clone(), grouping, self.integers.clone(), self.floats.clone(), self.everything)
+
+    def take(self, fresh: Inputs) -> Grouping:
+        """Copy the numbers of another batch of this shape; its grouping, as it is read from here."""
+        self.images.copy_(fresh.images)
+        self.integers.copy_(fresh.integers)
+        self.floats.copy_(fresh.floats)
+        return fresh.grouping.within(self.grouping.packed)
+
+
+RESTS, OPENED, KEEPS = 1, 2, 3
+"""Rows of flags."""
 
 
 @dataclass
@@ -121,11 +134,7 @@ class RecordedSteps:
                 warnings.warn(f"CUDA graphs are not used for this fleet: {error}", stacklevel=2)
                 return None
         recorded = self._recorded[key]
-        kept = recorded.inputs
-        kept.images.copy_(images)
-        own = grouping.within(kept.grouping.packed)
-        for place, value in zip(kept.numbers, fresh.numbers, strict=True):
-            place.copy_(value)
+        own = recorded.inputs.take(fresh)
         recorded.answer.graph.replay()
         look: Look = recorded.answer.result
         return Seen(records, own, None, look, look.logits.clone(), resting, list(owner), recording=recorded)
@@ -150,26 +159,19 @@ class RecordedSteps:
     def _inputs(
         self, images: Tensor, records: Sequence[Record], grouping: Grouping, resting: Sequence[bool]
     ) -> Inputs:
-        slots, device = self._step.slots, images.device
-        rows = [
-            [slot_of(record) for record in records],
-            resting,
-            [record.gate_open for record in records],
-            [keeps_graph(record) for record in records],
-        ]
-        whole = torch.tensor([[int(number) for number in row] for row in rows]).to(device)
-        wide = torch.tensor(self._step.rates(records, grouping), dtype=torch.float64).to(device, slots.weights.dtype)
-        everything = rows[0] == list(range(len(slots.weights)))
-        flags = (row.bool() for row in whole[1:])
-        return Inputs(images, grouping, whole[0], *flags, *wide, everything)
+        slots = [slot_of(record) for record in records]
+        opened, keeps = [record.gate_open for record in records], [keeps_graph(record) for record in records]
+        integers = torch.tensor([slots, *([int(flag) for flag in flags] for flags in (resting, opened, keeps))])
+        floats = torch.tensor(self._step.rates(records, grouping), dtype=torch.float64)
+        weights = self._step.slots.weights
+        everything = slots == list(range(len(weights)))
+        return Inputs(images, grouping, integers.to(images.device), floats.to(images.device, weights.dtype), everything)
 
     # -- recording -------------------------------------------------------------------------------------------------------
 
     def _record(self, fresh: Inputs, *, learning: bool) -> Recorded:
         """Both halves, from copies of these inputs; weights and states are put back."""
-        numbers = (number.clone() for number in fresh.numbers)
-        grouping = fresh.grouping.within(fresh.grouping.packed.clone())
-        inputs = Inputs(fresh.images.clone(), grouping, *numbers, fresh.everything)
+        inputs = fresh.copied()
         streams: list[Streams] = []
 
         def answer(_: None) -> Look:
@@ -179,17 +181,21 @@ class RecordedSteps:
         def learn(look: Look) -> Change:
             return self._learned(inputs, streams[0], look)
 
-        with self._unchanged_state():
-            return Recorded(inputs, *self._recordings([answer, learn]))
+        engine = self._step.engine
+        with self._step.slots.unchanged():
+            engine.fixed_shapes = True
+            try:
+                return Recorded(inputs, *self._recordings([answer, learn]))
+            finally:
+                engine.fixed_shapes = False
 
     def _recordings(self, works: Works) -> list[Recording]:
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         return record(works, self._pool, fastest=self._step.engine.fastest)
 
     def _streams(self, inputs: Inputs) -> Streams:
-        numbers = inputs.rates, inputs.batch_shares
         slots = self._step.slots
-        return slots.in_place(*numbers) if inputs.everything else slots.copies(inputs.slots, *numbers)
+        return slots.in_place(*inputs.floats) if inputs.everything else slots.copies(inputs.slots, *inputs.floats)
 
     def _learned(self, inputs: Inputs, streams: Streams, look: Look) -> Change:
         """The second half: gradients of all streams, and what is changed of those that are to learn."""
@@ -200,31 +206,18 @@ class RecordedSteps:
             if look.leaf is not None:
                 found = step.gradient(streams, look.leaf, look.output, look.images, inputs.grouping, selection)
                 found["idle"] = self._idle(inputs, look)
-            change = step.change(streams, look.parts, found, inputs.keeps)
+            change = step.change(streams, look.parts, found, inputs.flags(KEEPS))
         step.slots.put(inputs.slots, change.streams)
         return change
 
     def _idle(self, inputs: Inputs, look: Look) -> Tensor:
         """Streams that learn nothing from this batch, [S]."""
-        idle = inputs.resting.clone()
+        idle = inputs.flags(RESTS)
         if "gate" in look.parts:
-            idle = idle | ~(look.parts["gate"] | inputs.opened)
+            idle = idle | ~(look.parts["gate"] | inputs.flags(OPENED))
         if self._step.selective:
             idle = idle | ~look.parts["selection"]["mask"].any(1)
         return idle
-
-    @contextlib.contextmanager
-    def _unchanged_state(self) -> Iterator[None]:
-        engine, slots = self._step.engine, self._step.slots
-        tensors = [slots.weights, *slots.memory.values()]
-        before = [tensor.clone() for tensor in tensors]
-        engine.fixed_shapes = True
-        try:
-            yield
-        finally:
-            engine.fixed_shapes = False
-            for tensor, value in zip(tensors, before, strict=True):
-                tensor.copy_(value)
 
     def forget(self) -> None:
         """Drop every recording."""

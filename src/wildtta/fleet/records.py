@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -95,6 +96,17 @@ class Slots:
         self.weights = grown(self.weights)
         self.memory = {name: grown(value) for name, value in self.memory.items()}
         self._free.extend(reversed(range(old, new)))
+
+    @contextlib.contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """What is done to the streams within is undone."""
+        tensors = [self.weights, *self.memory.values()]
+        before = [tensor.clone() for tensor in tensors]
+        try:
+            yield
+        finally:
+            for tensor, value in zip(tensors, before, strict=True):
+                tensor.copy_(value)
 
     def gather(self, slots: Sequence[int], rates: Sequence[float], batch_shares: Sequence[float]) -> Streams:
         """Copies of the streams at ``slots``: a step that fails leaves the originals alone."""

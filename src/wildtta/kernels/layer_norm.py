@@ -46,7 +46,7 @@ PROGRAMS_PER_PROCESSOR = 4
 def _tile(
     sample: tl.tensor, first: tl.tensor, rows: tl.tensor, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ) -> Any:
-    """Of the ``rows`` of a sample those from ``first`` on: their numbers, which exist, offsets of values [ROWS, COLUMNS], which exist."""
+    """Rows of a sample from ``first`` on: their numbers and which exist, the offsets of their values and which exist."""
     row = first + tl.arange(0, ROWS)
     columns = tl.arange(0, COLUMNS)[None, :]
     number = sample * rows + row
