@@ -22,6 +22,8 @@ from torch.nn import functional as F
 import wildtta
 from wildtta.kernels import group_norm, layer_norm, passes
 from wildtta.kernels.norm import Norm
+from wildtta.methods.sar2 import redundancy
+from wildtta.methods.sar2.redundancy import ColumnRedundancy, RowRedundancy
 
 NORMS: tuple[type[Norm], ...] = (group_norm.GroupNorm, layer_norm.LayerNorm)
 
@@ -80,6 +82,21 @@ def by_torch() -> list[float]:
         return [float((operation(*given) - operation.by_torch(*given)).abs().max()) for operation, given in cases]
 
 
+def redundancy_errors(shape: tuple[int, ...], rows: int, kind: Any, *further: Any) -> list[float]:
+    """Errors of R and its gradient with the kernel against torch's operations; both in float64."""
+    width = shape[-1]
+    stored = torch.randn(*shape[:-1], 40, width, dtype=torch.float64)
+    arriving = torch.randn(*shape[:-1], rows, width, dtype=torch.float64, requires_grad=True)
+    leaving, count = stored[..., :rows, :], torch.full(shape[:-1], 40)
+    found = []
+    for kernels in (True, False):
+        sums = [stored.mT @ stored, *([stored.sum(-2)] if kind is ColumnRedundancy else []), count, *further]
+        with mock.patch.object(redundancy, "kernels_run_on", lambda device, kernels=kernels: kernels):
+            values = kind.apply(arriving, leaving, *sums)[0]
+        found.append((values, *torch.autograd.grad(values.sum(), arriving)))
+    return apart(*found)
+
+
 def fleets(model: nn.Module, side: int, method: str, **options: Any) -> dict[str, float]:
     """Four batches of three streams with and without kernels."""
     answers, calls = {}, 0
@@ -118,6 +135,12 @@ if __name__ == "__main__":
             "windows": layer_norm_errors((6, 9, 96), 2),
             "vectors": layer_norm_errors((5, 33), 5),
             "one sample": layer_norm_errors((1, 9, 64), 1),
+        },
+        "redundancy": {
+            "columns": redundancy_errors((3, 50), 1, ColumnRedundancy, 0.0),
+            "columns, floor": redundancy_errors((2, 130), 3, ColumnRedundancy, 0.5),
+            "rows": redundancy_errors((3, 150), 2, RowRedundancy),
+            "one stream": redundancy_errors((33,), 1, RowRedundancy),
         },
         "by torch": by_torch(),
         "fleets": {

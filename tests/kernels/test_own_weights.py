@@ -34,6 +34,12 @@ def test_results_and_gradients_are_those_of_float64(interpreted: dict[str, Any],
         assert max(found) < 3e-6, case
 
 
+def test_redundancy_from_changed_sums_is_that_of_torchs_operations(interpreted: dict[str, Any]) -> None:
+    assert len(interpreted["redundancy"]) == 4
+    for case, found in interpreted["redundancy"].items():
+        assert max(found) < 1e-11, case
+
+
 def test_what_takes_a_kernels_place_gives_the_same(interpreted: dict[str, Any]) -> None:
     assert max(interpreted["by torch"]) < 1e-5
 

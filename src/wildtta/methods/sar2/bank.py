@@ -16,6 +16,7 @@ The state is a dict of tensors that the adapter declares, saves, resets and clea
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ from torch import Tensor
 from wildtta.methods.sar2.redundancy import (
     ColumnRedundancy,
     Normalisation,
+    RowRedundancy,
     normalise_rows,
     redundancy_from_moments,
 )
@@ -100,6 +102,9 @@ class Moments:
                 self.arriving, self.leaving, self.outer, self.total, count, variance_floor
             )
             return found[0]
+        if normalisation in ("rows", "rows_centred"):
+            found = RowRedundancy.apply(self.arriving, self.leaving, self.outer, count)
+            return found[0]
         first = self.total - self.leaving.sum(0) + self.arriving.sum(0)
         second = self.outer - self.leaving.T @ self.leaving + self.arriving.T @ self.arriving
         return redundancy_from_moments(count, first, second, normalisation=normalisation, variance_floor=variance_floor)
@@ -161,14 +166,29 @@ def refresh(
     known = filled & writes
     leaving = normalise_rows(old_rows.to(wide), normalisation).masked_fill(~known[:, None], 0.0)
     arriving = normalise_rows(new_rows.to(wide), normalisation).masked_fill(~writes[:, None], 0.0)
-    # Not addmm_ in place: a fleet maps this over its streams, and torch cannot map that one.
-    state["bank_outer"].add_(torch.cat((arriving, leaving)).T @ torch.cat((arriving, -leaving)))
+    _add_products(state["bank_outer"], torch.cat((arriving, leaving)), torch.cat((arriving, -leaving)))
     state["bank_sum"].add_(arriving.sum(0) - leaving.sum(0))
     state["bank_count"].add_((writes & ~known).sum())
     # Samples of one class carry the same new row, so that their order does not matter.
     state["bank_rows"][labels] = new_rows
     state["bank_filled"].index_fill_(0, labels, True)
     state["bank_filled"][bin_label].fill_(False)
+
+
+@torch.library.custom_op("wildtta::add_products", mutates_args=("sums",))
+def _add_products(sums: Tensor, left: Tensor, right: Tensor) -> None:
+    """sums ← sums + leftᵀ right, in place: D×D numbers are read and written once.
+
+    An operation of its own, since a fleet maps this over its streams, and torch cannot map ``addmm_``.
+    """
+    sums.addmm_(left.T, right)
+
+
+@_add_products.register_vmap
+def _(info: Any, in_dims: tuple[int | None, ...], sums: Tensor, left: Tensor, right: Tensor) -> tuple[None, None]:
+    tables = [value.movedim(place or 0, 0) for value, place in zip((sums, left, right), in_dims, strict=True)]
+    tables[0].baddbmm_(tables[1].mT, tables[2])
+    return None, None
 
 
 def clear(state: State, trigger: Tensor) -> None:
