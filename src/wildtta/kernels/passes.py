@@ -57,9 +57,20 @@ class FastPasses:
         self._head = head
         self._fusions: dict[bool, Fusions] = {}
 
-    def run(self, images: Tensor) -> Any:
-        """``network(images)``, in the memory layout that suits the device."""
-        return self.layout.run(self._network, images)
+    def run(self, images: Tensor, *, is_part: bool = False) -> Any:
+        """``network(images)``, in the memory layout that suits the device; ``is_part``: of a larger batch."""
+        return self.layout.run(self._network, images, is_part=is_part)
+
+    def parts(self, images: Tensor) -> tuple[Tensor, ...]:
+        """The batch in the parts that a network which treats samples one by one is best given them in.
+
+        One where every sample has its own weights, or a hook on the network would see parts of a batch.
+        """
+        parts = self.layout.parts(images) if self.own_weights is None else (images,)
+        hooked = len(parts) > 1 and any(
+            module._forward_hooks or module._forward_pre_hooks for module in self._network.modules()
+        )
+        return (images,) if hooked else parts
 
     def applied(self, images: Tensor, *, recording: bool = False) -> contextlib.AbstractContextManager[Any]:
         """Our kernels for one pass over ``images``; ``recording``: into a CUDA graph, where launching costs nothing."""
