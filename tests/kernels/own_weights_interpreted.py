@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 import wildtta
 from wildtta.kernels import group_norm, layer_norm, passes
+from wildtta.kernels.clear_where import clear_where
 from wildtta.kernels.norm import Norm
 from wildtta.methods.sar2 import redundancy
 from wildtta.methods.sar2.redundancy import ColumnRedundancy, RowRedundancy
@@ -97,6 +98,15 @@ def redundancy_errors(shape: tuple[int, ...], rows: int, kind: Any, *further: An
     return apart(*found)
 
 
+def cleared() -> bool:
+    """Only the flagged streams' values become 0, whatever they were."""
+    values = torch.randn(4, 3, 700, dtype=torch.float64)
+    values[2, 0, 0] = torch.nan
+    before, flags = values.clone(), torch.tensor([False, True, True, False])
+    clear_where(values, flags)
+    return torch.equal(values[~flags], before[~flags]) and not values[flags].any()
+
+
 def fleets(model: nn.Module, side: int, method: str, **options: Any) -> dict[str, float]:
     """Four batches of three streams with and without kernels."""
     answers, calls = {}, 0
@@ -142,6 +152,7 @@ if __name__ == "__main__":
             "rows": redundancy_errors((3, 150), 2, RowRedundancy),
             "one stream": redundancy_errors((33,), 1, RowRedundancy),
         },
+        "cleared": cleared(),
         "by torch": by_torch(),
         "fleets": {
             "resnet": fleets(network(), 8, "sar", lr=1e-2, reliable=2.0),

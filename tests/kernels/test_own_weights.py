@@ -40,6 +40,10 @@ def test_redundancy_from_changed_sums_is_that_of_torchs_operations(interpreted: 
         assert max(found) < 1e-11, case
 
 
+def test_sums_are_cleared_for_the_streams_that_recover_alone(interpreted: dict[str, Any]) -> None:
+    assert interpreted["cleared"]
+
+
 def test_what_takes_a_kernels_place_gives_the_same(interpreted: dict[str, Any]) -> None:
     assert max(interpreted["by torch"]) < 1e-5
 

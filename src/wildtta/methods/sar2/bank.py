@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from wildtta.kernels.passes import kernels_run_on
 from wildtta.methods.sar2.redundancy import (
     ColumnRedundancy,
     Normalisation,
@@ -127,7 +128,7 @@ def moments(state: State, live: Centroids, normalisation: Normalisation) -> Mome
     else:
         stays = state["bank_filled"].clone()
         stays.index_fill_(0, live.labels, False)
-        stored = state["bank_rows"].to(wide).masked_fill(~stays[:, None], 0.0).sum(0)
+        stored = state["bank_rows"].masked_fill(~stays[:, None], 0.0).sum(0, dtype=wide)
         plain = stored + rows.masked_fill(~live.first[:, None], 0.0).sum(0)
     return Moments(
         count=state["bank_count"] + (live.first & ~state["bank_filled"][live.labels]).sum(),
@@ -195,8 +196,28 @@ def clear(state: State, trigger: Tensor) -> None:
     """Empty the bank where ``trigger`` (a boolean scalar on the device) holds."""
     keep = ~trigger
     state["bank_filled"].logical_and_(keep)
-    for name in ("bank_count", "bank_sum", "bank_outer"):
+    for name in ("bank_count", "bank_sum"):
         state[name].mul_(keep)
+    _clear_where(state["bank_outer"], trigger)
+
+
+@torch.library.custom_op("wildtta::clear_where", mutates_args=("values",))
+def _clear_where(values: Tensor, trigger: Tensor) -> None:
+    """values ← 0 where ``trigger``. Of many streams, only those that are cleared are touched, where a kernel can do that."""
+    values.mul_(~trigger)
+
+
+@_clear_where.register_vmap
+def _(info: Any, in_dims: tuple[int | None, ...], values: Tensor, trigger: Tensor) -> tuple[None, None]:
+    table = values.movedim(in_dims[0] or 0, 0)
+    flags = trigger if in_dims[1] is not None else trigger.expand(info.batch_size)
+    if kernels_run_on(values.device) and table.is_contiguous():
+        from wildtta.kernels.clear_where import clear_where
+
+        clear_where(table, flags)
+    else:
+        table.mul_(~flags.view(-1, *[1] * (table.dim() - 1)))
+    return None, None
 
 
 def resum(state: State, normalisation: Normalisation) -> None:
