@@ -3,7 +3,8 @@
     python benchmarks/fleet.py speed --network glyphs:resnet_gn --methods tent,steady,sar2
     python benchmarks/fleet.py speed --network resnet50_gn --device cuda --precision tf32 --methods tent,sar2-one-pass,steady
     python benchmarks/fleet.py many --network glyphs:resnet_gn --streams 10000 --images 100000
-    python benchmarks/fleet.py many --network resnet50_gn --streams 500 --images 1000 --folder /tmp/streams
+    python benchmarks/fleet.py many --network resnet50_gn --device cuda --precision tf32 --streams 500 --images 2000 \
+        --at-once 1 --resident 100 --folder /tmp/streams
 
 ``speed``: 64 streams with one image each, beside one adapter with a batch of 64, and 64 adapters in turn with one image
 each; timed in turn, repetition by repetition, medians are shown. ``steady`` learns always here (``evidence=False``): at rest
@@ -95,15 +96,17 @@ def speed(arguments: argparse.Namespace) -> None:
 def many(arguments: argparse.Namespace) -> None:
     """Random groups of 64 streams, every stream once in each round."""
     network, side = build(arguments.network, arguments.device)
-    fleet = wildtta.Fleet(
-        network, arguments.methods.split(",")[0], active=PLACES, resident=arguments.resident, folder=arguments.folder
-    )
+    places = {"active": PLACES, "resident": arguments.resident, "folder": arguments.folder}
+    fleet = wildtta.Fleet(network, arguments.methods.split(",")[0], precision=arguments.precision, **places)
     draw, torch_draw = random.Random(0), torch.Generator().manual_seed(0)
     rounds = max(2, -(-arguments.images // (arguments.streams * arguments.at_once)))
+    weights = sum(value.numel() * value.element_size() for value in network.state_dict().values())
     print(f"{fleet!r}; a stream on the device: {fleet.stream_bytes / 1e6:.3f} MB")
-    print("| round | images | host memory, MB | of it packed states | device memory, MB | states on disk, MB |")
-    print("|---|---|---|---|---|---|")
-    answered = 0
+    computed = (weights + PLACES * fleet.stream_bytes) / 1e6
+    print(f"network and {PLACES} streams on the device, by their sizes: {computed:.0f} MB")
+    print("| round | images | host memory, MB | of it packed states | device memory, MB | states on disk, MB | seconds |")
+    print("|---|---|---|---|---|---|---|")
+    answered, started = 0, time.perf_counter()
     for number in range(1, rounds + 1):
         order = draw.sample(range(arguments.streams), arguments.streams)
         groups = [order[start : start + PLACES] for start in range(0, len(order), PLACES)]
@@ -113,7 +116,8 @@ def many(arguments: argparse.Namespace) -> None:
             assert len(fleet(images, names)) == len(names)
             answered += len(names)
         host, packed, device, disk = memory_of(fleet, arguments)
-        print(f"| {number} | {answered:,} | {host:.0f} | {packed:.1f} | {device:.0f} | {disk:.1f} |")
+        seconds = time.perf_counter() - started
+        print(f"| {number} | {answered:,} | {host:.0f} | {packed:.1f} | {device:.0f} | {disk:.1f} | {seconds:.0f} |")
         sys.stdout.flush()
     fleet.close()
 

@@ -49,6 +49,8 @@ class MappedMethod:
     def __init__(self, method: GradientMethod, engine: Engine) -> None:
         self.method = method
         self._engine = engine
+        self._may_rest: bool | None = None
+        """Whether the method knows rest, once it has been asked."""
 
     def _map(self, function: Callable[..., Any], streams: Streams, *further: Any) -> Any:
         """``function(engine of a stream, …)`` for every stream; what it changes of the state is changed in ``streams``."""
@@ -61,10 +63,9 @@ class MappedMethod:
 
     def at_rest(self, streams: Streams) -> Tensor | None:
         """Which streams learn nothing from their next images, [S]; None: a method that never rests."""
-        blank = StreamEngine(
-            self._engine, self._engine.learnables.vector(), self._engine.memory, rate=0.0, batch_share=1.0, in_place=True
-        )
-        if self.method.at_rest(blank) is None:
+        if self._may_rest is None:
+            self._may_rest = self.method.at_rest(self._engine) is not None
+        if not self._may_rest:
             return None
         found: Tensor = self._map(lambda engine: self.method.at_rest(engine), streams)
         return found

@@ -12,18 +12,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from wildtta.kernels.operation import Gradients, Operation, jit
+from wildtta.kernels.operation import Gradients, Operation, jit, on_device_of
 
 MOST_CHANGES = 9
 """More rows are left to torch's products: each costs a multiplication of every entry here."""
-ROWS, COLUMNS, WARPS = 16, 128, 4
+ROWS, COLUMNS, WARPS = 8, 256, 4
+
+
+@jit
+def _tile(pointer: tl.tensor, rows: tl.tensor, columns: tl.tensor, WIDTH: tl.constexpr) -> Any:
+    """Where the entries [rows, columns] of a matrix are, and which exist."""
+    return pointer + rows[:, None] * WIDTH + columns[None, :], (rows[:, None] < WIDTH) & (columns[None, :] < WIDTH)
+
+
+@jit
+def _product(
+    left: tl.tensor, right: tl.tensor, number: tl.constexpr, rows: tl.tensor, columns: tl.tensor, WIDTH: tl.constexpr
+) -> Any:
+    """l rᵀ of row ``number`` of both factors, [rows, columns]."""
+    of_row = tl.load(left + number * WIDTH + rows, mask=rows < WIDTH, other=0.0)
+    of_column = tl.load(right + number * WIDTH + columns, mask=columns < WIDTH, other=0.0)
+    return of_row[:, None] * of_column[None, :]
 
 
 @jit
@@ -42,37 +58,71 @@ def products_kernel(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ) -> None:
-    """q and Y of ROWS rows of one matrix."""
+    """q and Y of ROWS rows of one matrix. Sums along a row are taken at the end; of several vectors, tile by tile."""
     matrix = tl.program_id(1).to(tl.int64)
     stored, changes = stored + matrix * WIDTH * WIDTH, changes + matrix * CHANGES * WIDTH
     weights, vectors = weights + matrix * WIDTH, vectors + matrix * VECTORS * WIDTH
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     places = tl.arange(0, PADDED)[None, :]
-    square, product = tl.zeros([ROWS], tl.float64), tl.zeros([ROWS, PADDED], tl.float64)
+    square, along = tl.zeros([ROWS, COLUMNS], tl.float64), tl.zeros([ROWS, COLUMNS], tl.float64)
+    product = tl.zeros([ROWS, PADDED], tl.float64)
     for start in range(0, WIDTH, COLUMNS):
         columns = start + tl.arange(0, COLUMNS)
-        exists = (rows[:, None] < WIDTH) & (columns[None, :] < WIDTH)
-        entry = tl.load(stored + rows[:, None] * WIDTH + columns[None, :], mask=exists, other=0.0)
+        entries, exist = _tile(stored, rows, columns, WIDTH)
+        entry = tl.load(entries, mask=exist, other=0.0)
         for change in tl.static_range(CHANGES):
-            of_row = tl.load(changes + change * WIDTH + rows, mask=rows < WIDTH, other=0.0)
-            of_column = tl.load(changes + change * WIDTH + columns, mask=columns < WIDTH, other=0.0)
             if change < ARRIVING:
-                entry += of_row[:, None] * of_column[None, :]
+                entry += _product(changes, changes, change, rows, columns, WIDTH)
             else:
-                entry -= of_row[:, None] * of_column[None, :]
-        weight = tl.load(weights + columns, mask=columns < WIDTH, other=0.0)
-        square += tl.sum(entry * entry * weight[None, :], 1)
+                entry -= _product(changes, changes, change, rows, columns, WIDTH)
+        square += entry * entry * tl.load(weights + columns, mask=columns < WIDTH, other=0.0)[None, :]
         for vector in tl.static_range(VECTORS):
-            value = tl.load(vectors + vector * WIDTH + columns, mask=columns < WIDTH, other=0.0)
-            product += tl.where(places == vector, tl.sum(entry * value[None, :], 1)[:, None], 0.0)
-    tl.store(squares + matrix * WIDTH + rows, square, mask=rows < WIDTH)
+            value = tl.load(vectors + vector * WIDTH + columns, mask=columns < WIDTH, other=0.0)[None, :]
+            if VECTORS == 1:
+                along += entry * value
+            else:
+                product += tl.where(places == vector, tl.sum(entry * value, 1)[:, None], 0.0)
+    if VECTORS == 1:
+        product += tl.sum(along, 1)[:, None]
+    tl.store(squares + matrix * WIDTH + rows, tl.sum(square, 1), mask=rows < WIDTH)
     wanted = (rows[:, None] < WIDTH) & (places < VECTORS)
     tl.store(products + (matrix * VECTORS + places) * WIDTH + rows[:, None], product, mask=wanted)
+
+
+@jit
+def add_kernel(
+    sums: tl.tensor,
+    left: tl.tensor,
+    right: tl.tensor,
+    WIDTH: tl.constexpr,
+    CHANGES: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+) -> None:
+    """Σ + lᵀr, one tile of one matrix."""
+    matrix = tl.program_id(2).to(tl.int64)
+    sums = sums + matrix * WIDTH * WIDTH
+    left, right = left + matrix * CHANGES * WIDTH, right + matrix * CHANGES * WIDTH
+    rows, columns = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    entries, exist = _tile(sums, rows, columns, WIDTH)
+    entry = tl.load(entries, mask=exist, other=0.0)
+    for change in tl.static_range(CHANGES):
+        entry += _product(left, right, change, rows, columns, WIDTH)
+    tl.store(entries, entry, mask=exist)
 
 
 def suits(stored: Tensor, changes: Tensor) -> bool:
     """Whether the kernel knows this: float64 without gaps, few changes."""
     return stored.dtype == torch.float64 and stored.is_contiguous() and changes.shape[-2] <= MOST_CHANGES
+
+
+def add_products(sums: Tensor, left: Tensor, right: Tensor) -> None:
+    """sums [S, D, D] ← sums + leftᵀ right, in place, with ``left`` and ``right`` [S, K, D]; for what :func:`suits`."""
+    width = sums.shape[-1]
+    grid = (triton.cdiv(width, COLUMNS), triton.cdiv(width, ROWS), len(sums))
+    sizes = {"WIDTH": width, "CHANGES": left.shape[-2], "ROWS": ROWS, "COLUMNS": COLUMNS}
+    with on_device_of(sums):
+        add_kernel[grid](sums, left.contiguous(), right.contiguous(), **sizes, num_warps=WARPS)
 
 
 @dataclass(frozen=True)
@@ -86,12 +136,12 @@ class ChangedProducts(Operation):
         stored, changes, weights, vectors = (value.contiguous() for value in inputs)
         width, number = stored.shape[-1], vectors.shape[-2]
         squares, products = torch.empty_like(weights), torch.empty_like(vectors)
-        products_kernel[(triton.cdiv(width, ROWS), stored.numel() // width**2)](
-            stored, changes, weights, vectors, squares, products,
-            WIDTH=width, ARRIVING=self.arriving, CHANGES=changes.shape[-2],
-            VECTORS=number, PADDED=triton.next_power_of_2(number),
-            ROWS=ROWS, COLUMNS=COLUMNS, num_warps=WARPS,
-        )  # fmt: skip
+        sizes = {"VECTORS": number, "PADDED": triton.next_power_of_2(number), "ROWS": ROWS, "COLUMNS": COLUMNS}
+        sizes |= {"WIDTH": width, "ARRIVING": self.arriving, "CHANGES": changes.shape[-2]}
+        with on_device_of(stored):
+            products_kernel[(triton.cdiv(width, ROWS), stored.numel() // width**2)](
+                stored, changes, weights, vectors, squares, products, **sizes, num_warps=WARPS
+            )
         return squares, products
 
     def backward(

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import gc
 import threading
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -188,7 +189,7 @@ def record(works: Sequence[Callable[[Any], Any]], pool: Any, *, fastest: bool) -
         deterministic=cudnn.deterministic,
         allow_tf32=cudnn.allow_tf32,
     )
-    with _RECORDING, timed:
+    with _RECORDING, timed, _no_garbage_collected():
         # What ran eagerly is cached by the allocator; neither a side stream nor a recording can use it.
         _release_cached_memory()
         stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -209,6 +210,19 @@ def record(works: Sequence[Callable[[Any], Any]], pool: Any, *, fastest: bool) -
             with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
                 recordings.append(Recording(graph, work(before)))
     return recordings
+
+
+@contextlib.contextmanager
+def _no_garbage_collected() -> Iterator[None]:
+    """What is unused goes before, and nothing within: giving device memory back breaks a recording, whoever held it."""
+    collecting = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def setting_of(engine: Engine, images: Tensor) -> Hashable:

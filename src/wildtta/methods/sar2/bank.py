@@ -188,7 +188,17 @@ def _add_products(sums: Tensor, left: Tensor, right: Tensor) -> None:
 @_add_products.register_vmap
 def _(info: Any, in_dims: tuple[int | None, ...], sums: Tensor, left: Tensor, right: Tensor) -> tuple[None, None]:
     tables = [value.movedim(place or 0, 0) for value, place in zip((sums, left, right), in_dims, strict=True)]
-    tables[0].baddbmm_(tables[1].mT, tables[2])
+
+    def by_torch() -> None:
+        tables[0].baddbmm_(tables[1].mT, tables[2])
+
+    if kernels_run_on(sums.device):
+        from wildtta.kernels.changed_products import ChangedProducts, add_products, suits
+
+        if suits(tables[0], tables[1]):
+            ChangedProducts.attempt(lambda: add_products(*tables), by_torch)
+            return None, None
+    by_torch()
     return None, None
 
 
@@ -211,12 +221,17 @@ def _clear_where(values: Tensor, trigger: Tensor) -> None:
 def _(info: Any, in_dims: tuple[int | None, ...], values: Tensor, trigger: Tensor) -> tuple[None, None]:
     table = values.movedim(in_dims[0] or 0, 0)
     flags = trigger if in_dims[1] is not None else trigger.expand(info.batch_size)
+
+    def by_torch() -> None:
+        table.mul_(~flags.view(-1, *[1] * (table.dim() - 1)))
+
     if kernels_run_on(values.device) and table.is_contiguous():
+        from wildtta.kernels.changed_products import ChangedProducts
         from wildtta.kernels.clear_where import clear_where
 
-        clear_where(table, flags)
+        ChangedProducts.attempt(lambda: clear_where(table, flags), by_torch)
     else:
-        table.mul_(~flags.view(-1, *[1] * (table.dim() - 1)))
+        by_torch()
     return None, None
 
 

@@ -1,4 +1,4 @@
-"""Norm kernels with a γ and β of each sample's own in Triton's interpreter, against float64; prints a report for the tests.
+"""Kernels of a fleet in Triton's interpreter, against float64; prints a report for the tests.
 
 A process of its own: the interpreter is chosen by the environment, before Triton is imported.
 """
@@ -14,13 +14,14 @@ from unittest import mock
 os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
-from fusion_interpreted import network
 from test_dispatch import SmallViT
+from test_fleet_kernels import small_resnet
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import wildtta
 from wildtta.kernels import group_norm, layer_norm, passes
+from wildtta.kernels.changed_products import add_products
 from wildtta.kernels.clear_where import clear_where
 from wildtta.kernels.norm import Norm
 from wildtta.methods.sar2 import redundancy
@@ -98,6 +99,14 @@ def redundancy_errors(shape: tuple[int, ...], rows: int, kind: Any, *further: An
     return apart(*found)
 
 
+def added() -> float:
+    """Error of sums after products have been added in place."""
+    sums, left, right = (torch.randn(shape, dtype=torch.float64) for shape in ((3, 70, 70), (3, 4, 70), (3, 4, 70)))
+    wanted = sums + left.mT @ right
+    add_products(sums, left, right)
+    return float((sums - wanted).abs().max())
+
+
 def cleared() -> bool:
     """Only the flagged streams' values become 0, whatever they were."""
     values = torch.randn(4, 3, 700, dtype=torch.float64)
@@ -153,9 +162,10 @@ if __name__ == "__main__":
             "one stream": redundancy_errors((33,), 1, RowRedundancy),
         },
         "cleared": cleared(),
+        "added": added(),
         "by torch": by_torch(),
         "fleets": {
-            "resnet": fleets(network(), 8, "sar", lr=1e-2, reliable=2.0),
+            "resnet": fleets(small_resnet(), 8, "sar", lr=1e-2, reliable=2.0),
             "vit": fleets(SmallViT(16), 16, "tent", lr=1e-2),
         },
     }
