@@ -149,3 +149,22 @@ def test_replayed_steps_equal_eager_ones(net, method, streams):
         states = [fleet[name].online_state() for fleet in (eager, replaying)]
         for key, value in states[0].items():
             assert (value.double() - states[1][key].double()).abs().nan_to_num().max() < 1e-7, (name, key)
+
+
+@on_gpu
+def test_choosing_a_precision_times_steps_and_changes_nothing():
+    network = trained("resnet_gn", torch.float32).cuda()
+    fleet = wildtta.Fleet(copy.deepcopy(network), "sar2", precision="auto", warmup=8)
+    batches = [torch.cat([pool(stream)[2 * step : 2 * step + 2] for stream in range(4)]).float().cuda() for step in range(6)]
+    names = [f"s{stream}" for stream in range(4) for _ in range(2)]
+    answers = [fleet(batch, names) for batch in batches]
+    chosen = fleet._engine.precision
+    assert chosen in ("tf32", "bf16")
+    twin = wildtta.Fleet(copy.deepcopy(network), "sar2", precision=chosen, warmup=8)
+    expected = [twin(batch, names) for batch in batches]
+    assert (torch.stack(answers) - torch.stack(expected)).abs().max() < 5e-2 * torch.stack(expected).abs().max()
+    assert fleet.replayed
+    for name in set(names):
+        states = [one[name].online_state() for one in (fleet, twin)]
+        counters = [key for key, value in states[0].items() if not value.is_floating_point()]
+        assert all(torch.equal(states[0][key], states[1][key]) for key in counters if "bank" not in key)
