@@ -225,15 +225,15 @@ class Adapter(nn.Module):
         """``precision="auto"``: the fastest for what will really run.
 
         On a GPU that is a whole step, recorded where it will be: a pass that is launched kernel by kernel can be slower at the
-        precision at which the recorded one is faster. The state is put back. While the adapter only predicts (and for
-        replicas, which wait for one another in a step) passes are timed.
+        precision at which the recorded one is faster. The state is put back. While the adapter only predicts passes are
+        timed, and steps once it learns.
         """
-        engine = self._engine
-        paused = is_paused(self)
-        if images.device.type != "cuda" or paused or self._lockstep is not None:
+        engine, cuda = self._engine, images.device.type == "cuda"
+        if not cuda or is_paused(self):
             if engine.precision is None:
-                engine.precision = fastest_precision(functools.partial(self._one_prediction, images), images.device, passes=True)
-            self._precision_open = paused and images.device.type == "cuda" and self._lockstep is None
+                run = functools.partial(self._one_prediction, images)
+                engine.precision = fastest_precision(run, images.device, passes=True)
+            self._precision_open = cuda
             return
 
         def one_step(precision: Precision) -> None:

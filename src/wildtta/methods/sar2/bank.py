@@ -16,12 +16,12 @@ The state is a dict of tensors that the adapter declares, saves, resets and clea
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from wildtta.kernels.passes import kernels_run_on
+from wildtta.methods.mapping import is_mapped, streams_first
 from wildtta.methods.sar2.redundancy import (
     ColumnRedundancy,
     Normalisation,
@@ -176,18 +176,15 @@ def refresh(
     state["bank_filled"][bin_label].fill_(False)
 
 
-@torch.library.custom_op("wildtta::add_products", mutates_args=("sums",))
 def _add_products(sums: Tensor, left: Tensor, right: Tensor) -> None:
     """sums ← sums + leftᵀ right, in place: D×D numbers are read and written once.
 
-    An operation of its own, since a fleet maps this over its streams, and torch cannot map ``addmm_``.
+    torch cannot map this over the streams of a fleet, so it is done here for all of them at once.
     """
-    sums.addmm_(left.T, right)
-
-
-@_add_products.register_vmap
-def _(info: Any, in_dims: tuple[int | None, ...], sums: Tensor, left: Tensor, right: Tensor) -> tuple[None, None]:
-    tables = [value.movedim(place or 0, 0) for value, place in zip((sums, left, right), in_dims, strict=True)]
+    if not is_mapped(sums):
+        sums.addmm_(left.T, right)
+        return
+    tables = [streams_first(value) for value in (sums, left, right)]
 
     def by_torch() -> None:
         tables[0].baddbmm_(tables[1].mT, tables[2])
@@ -197,9 +194,8 @@ def _(info: Any, in_dims: tuple[int | None, ...], sums: Tensor, left: Tensor, ri
 
         if suits(tables[0], tables[1]):
             ChangedProducts.attempt(lambda: add_products(*tables), by_torch)
-            return None, None
+            return
     by_torch()
-    return None, None
 
 
 def clear(state: State, trigger: Tensor) -> None:
@@ -211,16 +207,12 @@ def clear(state: State, trigger: Tensor) -> None:
     _clear_where(state["bank_outer"], trigger)
 
 
-@torch.library.custom_op("wildtta::clear_where", mutates_args=("values",))
 def _clear_where(values: Tensor, trigger: Tensor) -> None:
     """values ← 0 where ``trigger``. Of many streams, only those that are cleared are touched, where a kernel can do that."""
-    values.mul_(~trigger)
-
-
-@_clear_where.register_vmap
-def _(info: Any, in_dims: tuple[int | None, ...], values: Tensor, trigger: Tensor) -> tuple[None, None]:
-    table = values.movedim(in_dims[0] or 0, 0)
-    flags = trigger if in_dims[1] is not None else trigger.expand(info.batch_size)
+    if not is_mapped(values):
+        values.mul_(~trigger)
+        return
+    table, flags = streams_first(values), streams_first(trigger)
 
     def by_torch() -> None:
         table.mul_(~flags.view(-1, *[1] * (table.dim() - 1)))
@@ -232,7 +224,6 @@ def _(info: Any, in_dims: tuple[int | None, ...], values: Tensor, trigger: Tenso
         ChangedProducts.attempt(lambda: clear_where(table, flags), by_torch)
     else:
         by_torch()
-    return None, None
 
 
 def resum(state: State, normalisation: Normalisation) -> None:
