@@ -2,7 +2,7 @@
 
 With Σ [D, D] the stored sums, U [K, D] the rows that arrive (sign +1) and leave (−1)::
 
-    A = Σ + Σ_k s_k u_k u_kᵀ,    q_i = Σ_j A_ij² w_j,    Y_b = A v_b
+    A = Σ + Σ_k s_k u_k u_kᵀ,    q_i = Σ_{j≠i} A_ij² w_j,    Y_bi = Σ_{j≠i} A_ij v_bj
 
 A fleet has 34 MB of such sums for each of its streams (ResNet50-GN). By torch's operations the matrix is written, squared and
 read several times; here every entry is read once, and what changed is added to it on the way.
@@ -75,6 +75,7 @@ def products_kernel(
                 entry += _product(changes, changes, change, rows, columns, WIDTH)
             else:
                 entry -= _product(changes, changes, change, rows, columns, WIDTH)
+        entry = tl.where(rows[:, None] == columns[None, :], 0.0, entry)
         square += entry * entry * tl.load(weights + columns, mask=columns < WIDTH, other=0.0)[None, :]
         for vector in tl.static_range(VECTORS):
             value = tl.load(vectors + vector * WIDTH + columns, mask=columns < WIDTH, other=0.0)[None, :]

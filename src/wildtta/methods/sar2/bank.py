@@ -128,7 +128,7 @@ def moments(state: State, live: Centroids, normalisation: Normalisation) -> Mome
     else:
         stays = state["bank_filled"].clone()
         stays.index_fill_(0, live.labels, False)
-        stored = state["bank_rows"].masked_fill(~stays[:, None], 0.0).sum(0, dtype=wide)
+        stored = state["bank_rows"].masked_fill(~stays[:, None], 0.0).sum(0).to(wide)
         plain = stored + rows.masked_fill(~live.first[:, None], 0.0).sum(0)
     return Moments(
         count=state["bank_count"] + (live.first & ~state["bank_filled"][live.labels]).sum(),
@@ -182,7 +182,7 @@ def _add_products(sums: Tensor, left: Tensor, right: Tensor) -> None:
     torch cannot map this over the streams of a fleet, so it is done here for all of them at once.
     """
     if not is_mapped(sums):
-        sums.addmm_(left.T, right)
+        sums.add_(left.T @ right)
         return
     tables = [streams_first(value) for value in (sums, left, right)]
 

@@ -122,7 +122,11 @@ def inequity(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
 def changed_products(
     stored: Tensor, arriving: Tensor, leaving: Tensor, weights: Tensor, vectors: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """q_i = Σ_j A_ij² w_j [..., D] and Y_b = A v_b [..., B, D] of A = ``stored`` + Σ aaᵀ − Σ llᵀ [..., D, D]."""
+    """q_i = Σ_j A_ij² w_j [..., D] and Y_b = A v_b [..., B, D] of A = ``stored`` + Σ aaᵀ − Σ llᵀ [..., D, D], off its diagonal.
+
+    (Left in and taken off afterwards, a diagonal would leave its rounding behind, which is large beside the rest where a mean
+    is far above its deviation.)
+    """
     changes = torch.cat((arriving, leaving), -2)
     if kernels_run_on(stored.device):
         from wildtta.kernels import changed_products as kernel
@@ -147,6 +151,7 @@ def _changed_products(
     signed = torch.cat((changes[..., :arriving, :], -changes[..., arriving:, :]), -2)
     added = torch.addmm if stored.dim() == 2 else torch.baddbmm
     matrix = added(stored, changes.mT, signed)
+    matrix.diagonal(dim1=-2, dim2=-1).zero_()
     return (matrix.square() @ weights[..., None]).squeeze(-1), vectors @ matrix
 
 
@@ -155,7 +160,7 @@ class RowRedundancy(torch.autograd.Function):
 
     With A = Σzzᵀ over the N rows of C^t, changed by the arriving and leaving ones,
 
-        R = 1/(D−1) · Σ_{i≠j} (A_ij/N)²,    ∂R/∂z_b = 4/(N²(D−1)) · (A z_b − diag(A) ∘ z_b)
+        R = 1/(D−1) · Σ_{i≠j} (A_ij/N)²,    ∂R/∂z_bi = 4/(N²(D−1)) · Σ_{j≠i} A_ij z_bj
 
     Sizes may have streams in front ([S, ...]): a fleet maps a step over its streams.
     """
@@ -163,11 +168,9 @@ class RowRedundancy(torch.autograd.Function):
     @staticmethod
     def forward(arriving: Tensor, leaving: Tensor, outer: Tensor, count: Tensor) -> tuple[Tensor, ...]:
         width = arriving.shape[-1]
-        diagonal = outer.diagonal(dim1=-2, dim2=-1) + arriving.square().sum(-2) - leaving.square().sum(-2)
-        squares, products = changed_products(outer, arriving, leaving, torch.ones_like(diagonal), arriving)
-        scale = 1 / (count.to(diagonal.dtype).square() * max(1, width - 1))
-        value = (squares.sum(-1) - diagonal.square().sum(-1)) * scale
-        return value, products - diagonal[..., None, :] * arriving, scale
+        squares, products = changed_products(outer, arriving, leaving, torch.ones_like(arriving[..., 0, :]), arriving)
+        scale = 1 / (count.to(outer.dtype).square() * max(1, width - 1))
+        return squares.sum(-1) * scale, products, scale
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -176,8 +179,8 @@ class RowRedundancy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        away, scale = ctx.saved_tensors
-        return (4 * gradient * scale)[..., None, None] * away, None, None, None
+        products, scale = ctx.saved_tensors
+        return (4 * gradient * scale)[..., None, None] * products, None, None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
@@ -228,10 +231,9 @@ class ColumnRedundancy(torch.autograd.Function):
         floored = (spread < floor) & ~dead if variance_floor > 0 else torch.zeros_like(dead)
         inverse = torch.where(floored, floor, spread).masked_fill(dead, 1.0).reciprocal().masked_fill(dead, 0.0)
         away = arriving - mean[..., None, :]
-        squares, products = changed_products(outer, arriving, less, inverse, inverse[..., None, :] * away)
-        others = squares - spread.square() * inverse
+        others, products = changed_products(outer, arriving, less, inverse, inverse[..., None, :] * away)
         value = (inverse * others).sum(-1) / max(1, width - 1)
-        return value, away, products, spread, inverse, others, dead, floored
+        return value, away, products, inverse, others, dead, floored
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -241,10 +243,10 @@ class ColumnRedundancy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        away, products, spread, inverse, others, dead, floored = ctx.saved_tensors
+        away, products, inverse, others, dead, floored = ctx.saved_tensors
         width = away.shape[-1]
         scale = 2 / max(1, width - 1)
-        towards = scale * inverse[..., None, :] * (products - (inverse * spread)[..., None, :] * away)
+        towards = scale * inverse[..., None, :] * products
         of_spread = -scale * inverse.square() * others
         own = of_spread.masked_fill(floored, 0.0)
         if ctx.variance_floor > 0:
