@@ -13,9 +13,40 @@ from wildtta.guard.judge import Look
 from wildtta.guard.memory import Answered
 from wildtta.guard.samples import Call, answers
 from wildtta.guard.shadow import Shadow
+from wildtta.methods.gradient import GradientMethod
 from wildtta.network.levels import levels
 from wildtta.step.engine import Engine
 from wildtta.step.left_out import left_out
+from wildtta.step.recording import RecordedPass
+
+
+class Present:
+    """Passes of samples from memory through the adapted network, as it is now."""
+
+    def __init__(self, *, recorded: bool) -> None:
+        self._recorded = RecordedPass() if recorded else None
+
+    def probabilities(self, engine: Engine, call: Call) -> Tensor:
+        """[n, C]. Nothing of the state changes."""
+        with engine.calling(call) as images:
+            method = engine.method
+            recordable = engine.inputs is None and isinstance(method, GradientMethod) and method.recordable(engine)
+            if self._recorded is None or not recordable:
+                return probabilities(method.predicted(engine, images).logits)
+
+            def run(images: Tensor, recording: bool) -> Tensor:
+                outer, engine.fixed_shapes = engine.fixed_shapes, recording
+                try:
+                    return probabilities(method.predicted(engine, images).logits)
+                finally:
+                    engine.fixed_shapes = outer
+
+            return self._recorded(engine, images, run, engine.learnables.parameters[0], engine.network.reference)
+
+    def forget(self) -> None:
+        """The network moved."""
+        if self._recorded is not None:
+            self._recorded.forget()
 
 
 @dataclass(frozen=True)
@@ -40,19 +71,23 @@ class Comparison:
 
     @classmethod
     def of(
-        cls, engine: Engine, shadow: Shadow, latest: Sequence[Answered], known: Sequence[Answered], newcomers: int
+        cls,
+        engine: Engine,
+        shadow: Shadow,
+        present: Present,
+        latest: Sequence[Answered],
+        known: Sequence[Answered],
+        newcomers: int,
     ) -> Comparison:
         """Compare on the ``latest`` samples and on ``known`` ones; the first few of the latest may be remembered."""
-        source = answers(
-            lambda call: probabilities(shadow.logits(call, engine.precision)), [one.sample for one in latest]
-        )
+        source = answers(lambda call: probabilities(shadow.logits(engine, call)), [one.sample for one in latest])
         answered = torch.stack([one.probabilities for one in latest])
         nothing = source.new_zeros(0)
         lost_again, answers_again = nothing, nothing.view(2, 0)
         if known:
             before = torch.stack([one.probabilities for one in known])
-            present = answers(lambda call: _adapted(engine, call), [one.sample for one in known])
-            lost_again, answers_again = lost_spread(before, present), _answers(before, present)
+            now = answers(lambda call: present.probabilities(engine, call), [one.sample for one in known])
+            lost_again, answers_again = lost_spread(before, now), _answers(before, now)
         new = [Answered(one.sample, own.clone()) for one, own in zip(latest[:newcomers], source, strict=False)]
         sizes = [
             levels(one.sample.call) if isinstance(one.sample.call, Tensor) else nothing.new_zeros(1) for one in new
@@ -89,11 +124,6 @@ class Comparison:
         )
         odd = left_out(engine, sizes)
         return look, [one for one, out in zip(self.newcomers, odd, strict=True) if not out]
-
-
-def _adapted(engine: Engine, call: Call) -> Tensor:
-    with engine.calling(call) as images:
-        return probabilities(engine.method.predicted(engine, images).logits)
 
 
 def _answers(source: Tensor, adapted: Tensor) -> Tensor:

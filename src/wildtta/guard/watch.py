@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from wildtta.guard.audit import Audit, look_facts
-from wildtta.guard.comparison import Comparison
+from wildtta.guard.comparison import Comparison, Present
 from wildtta.guard.evidence import probabilities
 from wildtta.guard.judge import Decision, Judge, Look
 from wildtta.guard.ladder import Ladder, Rung
@@ -24,6 +24,7 @@ from wildtta.guard.pace import START, share_of
 from wildtta.guard.scaling import scaled_step
 from wildtta.guard.shadow import Shadow
 from wildtta.guard.snapshots import Snapshot, Snapshots
+from wildtta.network import Network
 from wildtta.step.engine import Engine
 from wildtta.step.report import Answer
 
@@ -42,9 +43,9 @@ class Watch:
     """A guard bound to one adapter."""
 
     def __init__(
-        self, guard: Guard, network: nn.Module, learning: Sequence[str], shadow: Shadow | None = None
+        self, guard: Guard, network: Network, learning: Sequence[str], shadow: Shadow | None = None
     ) -> None:
-        if getattr(network, "rows_per_sample", 1) > 1:
+        if getattr(network.module, "rows_per_sample", 1) > 1:
             raise ValueError("a guard compares one answer per image; segmentation is not watched yet: leave guard= out")
         self.guard = guard
         self.judge = Judge(Ladder(guard.false_alarms))
@@ -53,6 +54,8 @@ class Watch:
         """What the guard did so far."""
         draw = random.Random(guard.seed)
         self._shadow = Shadow(network, learning) if shadow is None else shadow
+        # Those that share a shadow are many, and recordings cost memory.
+        self._present = Present(recorded=shadow is None)
         self._queue = Queue(guard.shadow, draw)
         self._memory = Memory(guard.memory, draw)
         self._snapshots = Snapshots(_SNAPSHOTS, _APART)
@@ -98,7 +101,7 @@ class Watch:
     def _by_source(self, engine: Engine, images: Tensor, answer: Answer) -> Answer:
         """The same step with the source network's answer."""
         call = images if engine.inputs is None else engine.inputs
-        output = answer.output.answering(self._shadow.logits(call, engine.precision).to(answer.output.logits.dtype))
+        output = answer.output.answering(self._shadow.logits(engine, call).to(answer.output.logits.dtype))
         answer.report.entropies = output.entropies
         return Answer(output, answer.report)
 
@@ -149,6 +152,7 @@ class Watch:
     def moved(self, fn: Callable[[Tensor], Tensor]) -> None:
         """The network went to another device or type: what was drawn before is dropped."""
         self._shadow.apply(fn)
+        self._present.forget()
         self.forget_samples()
 
     def forget_samples(self) -> None:
@@ -178,7 +182,7 @@ class Watch:
 
     def labelled(self, engine: Engine, images: Tensor, labels: Tensor) -> None:
         """Images whose labels came in: both networks are scored on them, nothing is learned."""
-        source = self._shadow.logits(images, engine.precision).argmax(1)
+        source = self._shadow.logits(engine, images).argmax(1)
         adapted = engine.method.predicted(engine, images).logits.argmax(1)
         rows = torch.stack([source, adapted, labels.to(source.device)]).tolist()
         decision = self.judge.see_labels(*rows, can_return=self._refuge() is not None)
@@ -194,7 +198,7 @@ class Watch:
         # Whole samples: few shapes suit the kernels.
         latest = self._queue.take(len(self._queue) // self.guard.sample * self.guard.sample)
         newcomers = max(1, self.guard.memory // _LOOKS_REMEMBERED)
-        self._pending = Comparison.of(engine, self._shadow, latest, known, newcomers)
+        self._pending = Comparison.of(engine, self._shadow, self._present, latest, known, newcomers)
 
     def _finish_look(self, engine: Engine) -> None:
         """Read the numbers of the last look, judge them, act."""

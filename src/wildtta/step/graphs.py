@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import threading
 import warnings
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, TypeVar
@@ -35,6 +34,7 @@ from wildtta.step.loop import (
     predict,
     upkeep,
 )
+from wildtta.step.recording import Recording, record, settings_key
 from wildtta.step.report import Answer, Output, StepReport
 from wildtta.step.undo import Snapshot
 
@@ -44,17 +44,6 @@ SMALL_BATCH = 8
 SELECTED_SHAPES = 8
 """The number of selected samples is rounded up to a multiple of an eighth of the batch."""
 MOST_SHAPES = 4
-_WARM_UP_RUNS = 2
-_RECORDING = threading.Lock()
-"""One adapter of the process records at a time: each frees cached memory first, which would break another's recording."""
-
-
-@dataclasses.dataclass
-class Recording:
-    """A recorded piece of work and the tensors that it fills on every replay."""
-
-    graph: torch.cuda.CUDAGraph
-    result: Any
 
 
 class GraphRunner:
@@ -73,20 +62,7 @@ class GraphRunner:
 
     def _key(self, images: Tensor) -> Hashable:
         engine = self.engine
-        backends = torch.backends
-        return (
-            tuple(images.shape),
-            images.dtype,
-            engine.lr,
-            engine.precision,
-            engine.fast.kernels,
-            torch.is_autocast_enabled("cuda"),
-            torch.get_autocast_dtype("cuda"),
-            backends.cuda.matmul.allow_tf32,
-            backends.cudnn.allow_tf32,
-            engine.learnables.parameters[0].data_ptr(),
-            engine.network.reference.data_ptr(),
-        )
+        return settings_key(engine, images, engine.learnables.parameters[0], engine.network.reference)
 
     def ready_for(self, images: Tensor) -> bool:
         """Whether this batch is replayed: its shape came last time too, and its steps can be recorded."""
@@ -163,30 +139,10 @@ class GraphRunner:
         return self._recordings[key]
 
     def _record(self, work: Callable[[], Any]) -> Recording:
-        """Run ``work`` a few times on the side (libraries choose their kernels), then record it; the state is put back."""
+        """The work as a graph; the state is put back."""
         self._pool = self._pool or torch.cuda.graph_pool_handle()
-        cudnn = torch.backends.cudnn
-        timed = cudnn.flags(
-            enabled=cudnn.enabled,
-            benchmark=cudnn.benchmark or self.engine.fastest,
-            deterministic=cudnn.deterministic,
-            allow_tf32=cudnn.allow_tf32,
-        )
-        with _RECORDING, self._unchanged_state(), timed:
-            # What ran eagerly is cached by the allocator; neither a side stream nor a recording can use it.
-            _release_cached_memory()
-            stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                for _ in range(_WARM_UP_RUNS):
-                    work()
-            torch.cuda.current_stream().wait_stream(stream)
-            _release_cached_memory()
-            graph = torch.cuda.CUDAGraph()
-            # Other threads may use the device meanwhile: what they do is no part of this recording, and no error in it.
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-                result = work()
-        return Recording(graph, result)
+        with self._unchanged_state():
+            return record(work, self._pool, fastest=self.engine.fastest)
 
     @contextlib.contextmanager
     def _unchanged_state(self) -> Iterator[None]:
@@ -206,11 +162,6 @@ class GraphRunner:
         self._recordings.clear()
         self._static_images.clear()
         self._pool = None
-
-
-def _release_cached_memory() -> None:
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
 
 
 def _own(answer: Answer) -> Answer:
