@@ -51,6 +51,10 @@ class Setting:
     """Images of each corruption where several follow each other."""
     draws: int = 100
     """Images of a class in a row in class order."""
+    order: str = "resample"
+    """How classes and images are drawn in class order."""
+    split: str = "all"
+    """The part of the images that the stream draws from."""
     batch_size: int = 64
     lr_scale: float = 1.0
     precision: str | None = None
@@ -61,7 +65,7 @@ class Setting:
         return hashlib.sha256(facts.encode()).hexdigest()[:16]
 
     def stream(self, labels: Array) -> Stream:
-        options: dict[str, Any] = {"draws": self.draws} if "label_shift" in self.scenario else {}
+        options: dict[str, Any] = {"draws": self.draws, "order": self.order} if "label_shift" in self.scenario else {}
         stream = build(
             self.scenario,
             labels,

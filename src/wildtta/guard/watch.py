@@ -1,7 +1,7 @@
 """The guard at work on one adapter: draws images, compares the networks, acts on the judge's decisions.
 
-What a look computes is read during a later batch, when it has long been there: nothing waits for the device, except at the
-start and while something is suspected.
+What a look computes is read during a later batch, when it has long been there: nothing waits for the device. At the start
+and while something is suspected it is read at once: what is found in a batch decides who answers it.
 """
 
 from __future__ import annotations
@@ -42,9 +42,7 @@ _LOOKS_REMEMBERED = 32
 class Watch:
     """A guard bound to one adapter."""
 
-    def __init__(
-        self, guard: Guard, network: Network, learning: Sequence[str], shadow: Shadow | None = None
-    ) -> None:
+    def __init__(self, guard: Guard, network: Network, learning: Sequence[str], shadow: Shadow | None = None) -> None:
         if getattr(network.module, "rows_per_sample", 1) > 1:
             raise ValueError("a guard compares one answer per image; segmentation is not watched yet: leave guard= out")
         self.guard = guard
@@ -85,6 +83,11 @@ class Watch:
             answer = self._by_source(engine, images, answer)
         # In a trial the adapter's own answers are looked at, which nobody else gets.
         self.observe(engine, images, own if scale else answer.output.logits)
+        if self.close and not by_source:
+            # Where every image is looked at anyway, an alarm comes before its batch is answered.
+            self._finish_look(engine)
+            if self.source_answers:
+                answer = self._by_source(engine, images, answer)
         answer.report.disagreement = self.disagreement
         return answer
 
