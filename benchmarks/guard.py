@@ -13,8 +13,7 @@ adaptation before the first alarm.
 
 ``false-alarms`` runs the default method with a guard along benign streams (every scenario and corruption, severities 3 and 5)
 until there were so many batches. Where an alarm is raised the stream runs without the guard too; where none is, the guard
-changes no number (a test says so), so what is gained is kept. ``--replays 20`` lets 20 more guards with other draws judge each
-stream's answers, without the comparison on remembered images: the chance in the guard's promise is that of its draws.
+changes no number (a test says so), so what is gained is kept.
 
 ``cost`` times a step of batch 64 of timm's networks without a guard, with one that never looks, and with the default, over
 the first 12,800 images (where it looks at every image, then at fewer and fewer) and after a million; each for a method that
@@ -111,7 +110,7 @@ def stream_runner(args: argparse.Namespace) -> Callable[[tuple[Setting, Row | No
         began = time.perf_counter()
         guard = wildtta.Guard(audit=args.audit, seed=setting.seed)
         plain = None if many else known is None and not args.guarded_only
-        row = run_stream(pools.of(setting), setting, guard, plain=plain, replays=args.replays)
+        row = run_stream(pools.of(setting), setting, guard, plain=plain)
         if known is not None:
             metrics = known["metrics"]
             row["plain"] = {
@@ -145,20 +144,14 @@ def false_alarms(args: argparse.Namespace, journal: Journal | None, say: Say) ->
     known = {} if journal is None else {row["key"]: row for row in journal.rows}
     chosen = list(settings(args))
     random.Random(0).shuffle(chosen)
-    batches = sum(judged(known[setting.key]) for setting in chosen if setting.key in known)
+    batches = sum(known[setting.key]["batches"] for setting in chosen if setting.key in known)
     tasks = [(setting, None) for setting in chosen if setting.key not in known]
     found = results(tasks, stream_runner, (args,), processes=args.processes, seconds=args.seconds)
     while batches < args.batches and (row := next(found, None)) is not None:
-        batches += judged(row)
+        batches += row["batches"]
         say(row)
     if batches < args.batches:
         print(f"only {batches:,} of {args.batches:,} batches; give more --seeds or more time", flush=True)
-
-
-def judged(row: Row) -> int:
-    """Batches that a guard has judged, those of the replays included."""
-    number: int = row["batches"] * (1 + row["replays"])
-    return number
 
 
 def harmed(row: Row) -> bool:
@@ -204,12 +197,8 @@ def benign_table(rows: list[Row]) -> str:
             f"| {gain:+.2f} | {kept:+.2f} |"
         )
     batches, raised = sum(row["batches"] for row in rows), sum(row["guarded"]["alarms"] for row in rows)
-    again, replayed = sum(map(judged, rows)) - batches, sum(row["replayed_alarms"] for row in rows)
-    share = 1e4 * (raised + replayed) / (batches + again)
-    lines.append(
-        f"\n{len(rows)} streams: {batches:,} batches, {raised} alarms; judged again with other draws: {again:,} batches, "
-        f"{replayed} alarms; together {share:.2f} in 10⁴ batches"
-    )
+    share = 1e4 * raised / batches
+    lines.append(f"\n{len(rows)} streams: {batches:,} batches, {raised} alarms, {share:.2f} in 10⁴ batches")
     return "\n".join(lines)
 
 
@@ -317,7 +306,6 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--draws", type=int, default=100, help="images of a class in a row in class order")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--batches", type=int, default=100_000, help="for false-alarms: of all networks together")
-    parser.add_argument("--replays", type=int, default=0, help="for false-alarms: more guards that judge each stream")
     parser.add_argument("--study", nargs="+", type=Path, help="journals: the streams that ended in one class")
     parser.add_argument("--study-methods", nargs="+", default=["tent", "sar"])
     parser.add_argument("--longest", type=int, help="with --study: leave out streams of more images")

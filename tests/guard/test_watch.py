@@ -155,7 +155,7 @@ def test_answers_that_scatter_are_seen_and_the_source_answers_in_their_place() -
     model = wildtta.adapt(network("resnet_bn"), "tent", guard=wildtta.Guard())
     answers = torch.cat([model(batch) for batch in stream])
     decision = model.guard.decisions[0]
-    assert decision.because == "certainty"
+    assert decision.because == "statistics"
     assert decision.action == Rung.SOURCE
     assert decision.images <= 128
     # From then on the answers are the source's own, although the paused adapter would still use batch statistics.

@@ -35,8 +35,6 @@ _SLOW = 0.25
 _LAG = 5120
 """Images by which suspicion may follow what caused it: a drift is small for long before it can be told from chance."""
 _SNAPSHOTS, _APART = 4, 2560
-_LOOKS_REMEMBERED = 32
-"""Looks until the memory has been replaced once: 10,000 images with the default."""
 
 
 class Watch:
@@ -46,7 +44,8 @@ class Watch:
         if getattr(network.module, "rows_per_sample", 1) > 1:
             raise ValueError("a guard compares one answer per image; segmentation is not watched yet: leave guard= out")
         self.guard = guard
-        self.judge = Judge(Ladder(guard.false_alarms))
+        self._classes = network.classes
+        self.judge = Judge(Ladder(guard.false_alarms), network.classes)
         self.last_look: Look | None = None
         self.decisions: list[Decision] = []
         """What the guard did so far."""
@@ -60,6 +59,7 @@ class Watch:
         self._pending: Comparison | None = None
         self._suspected_since: int | None = None
         self._began = 0
+        self._looked = 0
         self._audit = None if guard.audit is None else Audit(guard.audit)
         self._metrics = guard.metrics()
         if self._audit is not None:
@@ -180,8 +180,8 @@ class Watch:
         """The adapter was reset or got another state: nothing of what was seen speaks about it."""
         self.forget_samples()
         self._suspected_since = None
-        self._began = 0
-        self.judge = Judge(Ladder(self.guard.false_alarms))
+        self._began = self._looked = 0
+        self.judge = Judge(Ladder(self.guard.false_alarms), self._classes)
 
     def labelled(self, engine: Engine, images: Tensor, labels: Tensor) -> None:
         """Images whose labels came in: both networks are scored on them, nothing is learned."""
@@ -195,12 +195,12 @@ class Watch:
 
     def _look(self, engine: Engine) -> None:
         """Compare on the queue's samples and on a part of the memory; everything stays on the device."""
-        known = (
-            [] if self._resting or len(self._memory) < 2 * self.guard.sample else self._memory.draw(self.guard.sample)
-        )
         # Whole samples: few shapes suit the kernels.
         latest = self._queue.take(len(self._queue) // self.guard.sample * self.guard.sample)
-        newcomers = max(1, self.guard.memory // _LOOKS_REMEMBERED)
+        enough = len(self._memory) >= 2 * self.guard.sample
+        known = self._memory.draw(min(len(latest), len(self._memory))) if enough and not self._resting else []
+        newcomers = self._memory.newcomers(self.judge.images - self._looked, len(latest))
+        self._looked = self.judge.images
         self._pending = Comparison.of(engine, self._shadow, self._present, latest, known, newcomers)
 
     def _finish_look(self, engine: Engine) -> None:
@@ -245,7 +245,7 @@ class Watch:
         if self._metrics is not None:
             self._metrics.count(decision)
         if self._audit is not None:
-            facts = {name: getattr(decision, name) for name in ("evidence", "because", "wealths", "means", "suspect")}
+            facts = {name: getattr(decision, name) for name in ("evidence", "because", "wealths", "means", "suspects")}
             action = decision.action.name.lower()
             self._audit.write(
                 "decision", action=action, look=decision.look, images=decision.images, acted=self.guard.act, **facts
