@@ -101,20 +101,21 @@ class Gains:
             self._total, self._weight = self._total / self._weight, 1.0
 
     def shares(self) -> dict[int, float]:
-        """What each class gained, as a share of the images.
+        """What each class gained, as a share of the images; those that gained nothing are left out."""
+        return {c: gain / self._total for c, gain in self._gains.items() if gain > 0}
 
-        Without those that the source gives to half of the images itself: they may simply be what the stream shows.
-        """
-        half = 0.5 * self._total
-        return {
-            c: gain / self._total for c, gain in self._gains.items() if gain > 0 and self._source.get(c, 0.0) < half
-        }
+    def given_by_source(self, c: int) -> float:
+        """The share of the images to which the source gives ``c``."""
+        return self._source.get(c, 0.0) / max(self._total, 1e-12)
 
 
-def gained_on_both(first: Gains, second: Gains, number: int) -> tuple[int, ...]:
-    """The ``number`` classes with the largest gain on two sets of images: the smaller of the two counts."""
-    one, other = first.shares(), second.shares()
-    both = {c: min(gain, other[c]) for c, gain in one.items() if c in other}
+def gained_on_both(latest: Gains, remembered: Gains, number: int) -> tuple[int, ...]:
+    """The ``number`` classes with the largest gain on both sets of images: the smaller of the two counts.
+
+    A class that the source gives to half of the remembered images itself may simply be what the stream shows.
+    """
+    one, other = latest.shares(), remembered.shares()
+    both = {c: min(gain, other[c]) for c, gain in one.items() if c in other and remembered.given_by_source(c) < 0.5}
     return tuple(sorted(both, key=both.__getitem__, reverse=True)[:number])
 
 

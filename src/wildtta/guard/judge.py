@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from wildtta.guard.betting import Bettor, log_mean_wealth
+from wildtta.guard.betting import Bettor, log_mean_wealth, log_sum
 from wildtta.guard.evidence import Gains, correctness_lost, gained_on_both, taken_over
 from wildtta.guard.ladder import Ladder, Rung
 
@@ -18,6 +19,8 @@ CERTAINTY_MARGIN = 0.05
 """Of the certainty that may be lost where the networks disagree: 5 points of accuracy, were they calibrated."""
 _MOST_SUSPECTS = 3
 _CLASSES_PER_SUSPECT = 60
+_FLOOD = 256
+"""Latest images that are looked at for a flood of one answer."""
 _LARGEST_LOG = 600.0
 
 
@@ -73,41 +76,57 @@ class Decision:
 class OnBoth:
     """One kind of harm, bet against on the latest images and on remembered ones: it counts where both show it.
 
-    The wealth is the smaller of the two. Where either null holds, one of them is a supermartingale, and so is what lies
-    below it. Ordinary changes show on one side alone: a flood of one class, or of odd images, on the latest; a shift that was
-    followed, on those remembered from before it. A network that was spoiled shows it on both.
+    The wealth is the smaller of the two. Where either null holds, one of them is a supermartingale, and the smaller lies below
+    it. Ordinary changes show on one side alone: a batch of odd images on the latest; a shift that was followed, on those
+    remembered from before it. A network that was spoiled shows it on both.
+
+    But while the latest images get one answer, they cannot speak for the network: in a flood of one class, answers that are
+    drawn to this class are right. Then the remembered ones count alone. Half of the first wealth is for each of the two ways.
     """
 
     def __init__(self, margin: float) -> None:
         self.fresh = Bettor(margin)
         self.remembered = Bettor(margin)
+        self.flooded = Bettor(margin)
+        """On remembered images while the latest get one answer."""
+        self._in_flood = False
+
+    def observe(self, fresh: Iterable[float], remembered: Sequence[float], *, in_flood: bool) -> None:
+        """Bet on both sides; ``in_flood``: whether the latest images before these got one answer."""
+        self._in_flood = in_flood
+        self.fresh.observe(fresh)
+        self.remembered.observe(remembered)
+        if in_flood:
+            self.flooded.observe(remembered)
 
     @property
     def log_wealth(self) -> float:
-        return min(self.fresh.log_wealth, self.remembered.log_wealth)
+        both = min(self.fresh.log_wealth, self.remembered.log_wealth)
+        return log_sum(both, self.flooded.log_wealth) - math.log(2)
 
     @property
     def mean(self) -> float:
-        return min(self.fresh.mean, self.remembered.mean)
+        return self.flooded.mean if self._in_flood else min(self.fresh.mean, self.remembered.mean)
 
     @property
     def suspects(self) -> bool:
-        return self.fresh.suspects and self.remembered.suspects
+        return self.remembered.suspects and (self._in_flood or self.fresh.suspects)
 
     def restart(self) -> None:
-        self.fresh.restart()
-        self.remembered.restart()
+        for bettor in (self.fresh, self.remembered, self.flooded):
+            bettor.restart()
 
     def forgive(self) -> None:
-        self.fresh.forgive()
-        self.remembered.forgive()
+        for bettor in (self.fresh, self.remembered, self.flooded):
+            bettor.forgive()
 
 
 class Judge:
     """Bets against "the adapted network is no worse than the source on this stream", and climbs a ladder.
 
     The nulls that are really tested, each given the past (the chance is the guard's own draw). For the first three: on the
-    images since the last look, at every look; or on the remembered images with the present weights, at every look.
+    images since the last look, at every look; or on the remembered images with the present weights, at every look. (On the
+    remembered images, where most of the latest 256 get one answer.)
 
     - ``spread``: the mean lost spread is at most the margin;
     - ``certainty``: the source is not more certain where the networks disagree, by the margin on average;
@@ -140,6 +159,7 @@ class Judge:
             "labels": self._labels,
         }
         self._gained, self._gained_again = Gains(), Gains()
+        self._latest: deque[int] = deque(maxlen=_FLOOD)
         self.looks = 0
         self.images = 0
         """Seen by the guard so far; the caller counts them."""
@@ -157,18 +177,28 @@ class Judge:
     def see(self, look: Look, *, can_return: bool) -> Decision | None:
         """Bet on a look; the decision that it leads to, if any."""
         self.looks += 1
-        suspects = self.suspects
-        for seen, side in ((look.fresh, "fresh"), (look.remembered, "remembered")):
-            getattr(self._spread, side).observe(seen.spread)
-            getattr(self._certainty, side).observe(seen.certainty)
-            pairs = zip(seen.source, seen.adapted, strict=True)
-            getattr(self._takeover, side).observe(taken_over(source, adapted, suspects) for source, adapted in pairs)
+        suspects, flood = self.suspects, self._in_flood
+        fresh, again = look.fresh, look.remembered
+        self._spread.observe(fresh.spread, again.spread, in_flood=flood)
+        self._certainty.observe(fresh.certainty, again.certainty, in_flood=flood)
+        taken, taken_again = (
+            [taken_over(source, adapted, suspects) for source, adapted in zip(side.source, side.adapted, strict=True)]
+            for side in (fresh, again)
+        )
+        self._takeover.observe(taken, taken_again, in_flood=flood)
         if look.mixed:
             self._statistics.observe(look.fresh.certainty)
-        for seen, gains in ((look.fresh, self._gained), (look.remembered, self._gained_again)):
+        self._latest.extend(fresh.adapted)
+        for seen, gains in ((fresh, self._gained), (again, self._gained_again)):
             for source, adapted in zip(seen.source, seen.adapted, strict=True):
                 gains.follow(source, adapted)
         return self._decide(can_return)
+
+    @property
+    def _in_flood(self) -> bool:
+        """Whether most of the latest images get one answer."""
+        most = max(Counter(self._latest).values(), default=0)
+        return len(self._latest) >= _FLOOD // 2 and most > 0.5 * len(self._latest)
 
     @property
     def suspects(self) -> tuple[int, ...]:
