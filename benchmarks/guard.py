@@ -16,8 +16,7 @@ until there were so many batches. Where an alarm is raised the stream runs witho
 changes no number (a test says so), so what is gained is kept.
 
 ``cost`` times a step of batch 64 of timm's networks without a guard, with one that never looks, and with the default, over
-the first 12,800 images (where it looks at every image, then at fewer and fewer) and after a million; each for a method that
-learns at every step and for one that rests, which is a forward pass alone.
+the first 12,800 images (where it looks at every image, then at fewer and fewer) and after a million.
 
 ``streams --study`` takes the streams of a study's journals in which the method ended in one class:
 
@@ -236,8 +235,7 @@ def cost(args: argparse.Namespace, journal: Journal | None, say: Say) -> None:
     import timm
 
     began = time.perf_counter()
-    learning: dict[str, dict[str, object]] = {"learning": {"evidence": False, "lr": 1e-9}, "resting": {}}
-    for network, (state, options) in itertools.product(COSTED, learning.items()):
+    for network in args.networks:
         batches = [torch.randn(64, 3, 224, 224, device=args.device) for _ in range(4)]
         plain = math.nan
         for label, guard, age in (
@@ -254,7 +252,7 @@ def cost(args: argparse.Namespace, journal: Journal | None, say: Say) -> None:
                 args.method,
                 precision=args.precision or "tf32",
                 guard=guard,
-                **options,  # type: ignore[arg-type]
+                lr=1e-9,
             )
             if guard is not None:
                 model.guard.judge.images = age
@@ -267,13 +265,11 @@ def cost(args: argparse.Namespace, journal: Journal | None, say: Say) -> None:
             say(
                 {
                     "network": network,
-                    "step": state,
                     "guard": label,
                     "ms": mean,
                     "more_percent": 100 * (mean / plain - 1),
                     "median_ms": statistics.median(times),
                     "replayed": model.replayed,
-                    "learned": bool(model.last.learned),
                 }
             )
             del model
@@ -291,7 +287,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     runs = {"streams": streams, "false-alarms": false_alarms, "tables": tables, "cost": cost}
     parser.add_argument("what", choices=list(runs))
-    parser.add_argument("--networks", nargs="+", default=["resnet_gn"], help="of the glyphs, or testbed:NAME")
+    parser.add_argument("--networks", nargs="+", help="of the glyphs, or testbed:NAME; of timm for cost")
     parser.add_argument("--testbed", type=Path)
     parser.add_argument("--atlas", type=Path, help="masks of the glyphs, where no fonts are installed")
     parser.add_argument("--pool", type=int, help="images to draw streams from (5,000; 3,000 for false-alarms)")
@@ -320,6 +316,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--journal", type=Path, help="one line per finished stream; what is in it is not run again")
     args = parser.parse_args(argv)
     many = args.what == "false-alarms"
+    args.networks = args.networks or (COSTED if args.what == "cost" else ["resnet_gn"])
     args.pool = args.pool or (3000 if many else 5000)
     args.scenarios = args.scenarios or (SCENARIOS if many else ("label_shift",))
     args.severities = args.severities or ([3, 5] if many else [5])

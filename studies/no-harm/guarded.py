@@ -13,6 +13,7 @@ import argparse
 import json
 import statistics
 import sys
+import tempfile
 import time
 import warnings
 from pathlib import Path
@@ -26,6 +27,7 @@ from train import normalised
 
 import wildtta
 from streams import Pool, Stream, load_pool
+from wildtta.guard.audit import read_audit
 
 Row = dict[str, Any]
 
@@ -46,8 +48,10 @@ def one_stream(network: nn.Module, method: str, pool: Pool, stream: Stream, sour
     """Accuracy without adaptation, with it, and with a guard, in percent; and what the guard did."""
     images = torch.from_numpy(stream.images)
     truth, before = pool.labels[images], source[torch.from_numpy(stream.domains), images]
-    guard = wildtta.Guard(seed=seed)
-    given, adapter = answers(network, method, pool, stream, guard)
+    with tempfile.TemporaryDirectory() as folder:
+        guard = wildtta.Guard(seed=seed, audit=Path(folder) / "audit.jsonl")
+        given, adapter = answers(network, method, pool, stream, guard)
+        looks = [line for line in read_audit(Path(folder) / "audit.jsonl") if line["kind"] == "look"]
     raised = [d for d in adapter.guard.decisions if d.action > 0 and d.evidence >= 1 / guard.false_alarms]
     network = adapter.unload()
     alone = given
@@ -63,6 +67,7 @@ def one_stream(network: nn.Module, method: str, pool: Pool, stream: Stream, sour
         "none": none,
         "adapted": adapted,
         "guarded": guarded,
+        "most_evidence": max((line["evidence"] for line in looks), default=1.0),
         "alarms": [[d.images, d.action.name.lower(), d.because] for d in raised],
     }
 
@@ -97,12 +102,15 @@ def one_network(name: str, options: argparse.Namespace) -> None:
 
 def table(rows: list[Row]) -> str:
     """Per network and scenario: gains without and with the guard, in points, and alarms."""
-    lines = ["| network | scenario | streams | gain | with the guard | alarms |", "|---|---|---|---|---|---|"]
+    lines = ["| network | scenario | streams | gain | with the guard | alarms | most evidence |", "|---" * 7 + "|"]
     for network, scenario in dict.fromkeys((row["network"], row["scenario"]) for row in rows):
         own = [row for row in rows if (row["network"], row["scenario"]) == (network, scenario)]
         gains = [statistics.fmean(row[key] - row["none"] for row in own) for key in ("adapted", "guarded")]
         alarms = sum(len(row["alarms"]) for row in own)
-        lines.append(f"| {network} | {scenario} | {len(own)} | {gains[0]:+.2f} | {gains[1]:+.2f} | {alarms} |")
+        most = max(row["most_evidence"] for row in own)
+        lines.append(
+            f"| {network} | {scenario} | {len(own)} | {gains[0]:+.2f} | {gains[1]:+.2f} | {alarms} | {most:.3g} |"
+        )
     batches, alarms = sum(row["batches"] for row in rows), sum(len(row["alarms"]) for row in rows)
     return "\n".join([*lines, f"\n{len(rows)} streams, {batches:,} batches, {alarms} alarms"])
 

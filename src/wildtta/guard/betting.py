@@ -24,7 +24,7 @@ from typing import Protocol
 
 _MOST = 0.9
 """Of the largest bet that cannot lose everything."""
-_WINDOW = 64
+_WINDOW = 128
 """Observations in the moving averages."""
 _PRIOR = 16
 """Observations that the first guess counts for, so that the averages move faster in the beginning."""

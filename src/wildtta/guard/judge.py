@@ -13,7 +13,7 @@ from wildtta.guard.ladder import Ladder, Rung
 
 SPREAD_MARGIN = 0.08
 """Of the spread that a network may lose unpunished."""
-TAKEOVER_MARGIN = 0.04
+TAKEOVER_MARGIN = 0.03
 """Of the answers that the suspected classes may gain unpunished, with many classes."""
 CERTAINTY_MARGIN = 0.05
 """Of the certainty that may be lost where the networks disagree: 5 points of accuracy, were they calibrated."""
