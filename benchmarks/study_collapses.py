@@ -12,7 +12,7 @@ from wildtta.metrics.collapse import row_collapsed
 
 
 def collapses(journals: Sequence[Path], methods: Iterable[str]) -> list[tuple[Setting, Row]]:
-    """Each stream as a setting of the testbed, with the study's row: short streams first, as each takes its time alone.
+    """Each stream as a setting of the testbed, with the study's row; long streams first, so that none runs alone in the end.
 
     Args:
         journals: of ``wildtta bench``, with the rows of no adaptation.
@@ -24,7 +24,7 @@ def collapses(journals: Sequence[Path], methods: Iterable[str]) -> list[tuple[Se
         plain = cell["method"] in methods and set(cell["options"]) <= {"precision"} and cell["batch_size"] == 64
         if row["status"] == "ok" and plain and row_collapsed(row["metrics"], adapts=True):
             chosen.append((_setting(cell, row["metrics"]["samples"]), row))
-    return sorted(chosen, key=lambda pair: pair[0].images)
+    return sorted(chosen, key=lambda pair: -pair[0].images)
 
 
 def _setting(cell: Row, images: int) -> Setting:
