@@ -80,8 +80,9 @@ class OnBoth:
     it. Ordinary changes show on one side alone: a batch of odd images on the latest; a shift that was followed, on those
     remembered from before it. A network that was spoiled shows it on both.
 
-    But while the latest images get one answer, they cannot speak for the network: in a flood of one class, answers that are
-    drawn to this class are right. Then the remembered ones count alone. Half of the first wealth is for each of the two ways.
+    But while the latest images get one answer from either network, they cannot speak for the adapted one: in a flood of one
+    class, answers that are drawn to this class are right, and in one of grey images all are alike. Then the remembered ones
+    count alone. Half of the first wealth is for each of the two ways.
     """
 
     def __init__(self, margin: float) -> None:
@@ -159,7 +160,7 @@ class Judge:
             "labels": self._labels,
         }
         self._gained, self._gained_again = Gains(), Gains()
-        self._latest: deque[int] = deque(maxlen=_FLOOD)
+        self._latest: deque[tuple[int, int]] = deque(maxlen=_FLOOD)
         self.looks = 0
         self.images = 0
         """Seen by the guard so far; the caller counts them."""
@@ -188,7 +189,7 @@ class Judge:
         self._takeover.observe(taken, taken_again, in_flood=flood)
         if look.mixed:
             self._statistics.observe(look.fresh.certainty)
-        self._latest.extend(fresh.adapted)
+        self._latest.extend(zip(fresh.source, fresh.adapted, strict=True))
         for seen, gains in ((fresh, self._gained), (again, self._gained_again)):
             for source, adapted in zip(seen.source, seen.adapted, strict=True):
                 gains.follow(source, adapted)
@@ -196,9 +197,11 @@ class Judge:
 
     @property
     def _in_flood(self) -> bool:
-        """Whether most of the latest images get one answer."""
-        most = max(Counter(self._latest).values(), default=0)
-        return len(self._latest) >= _FLOOD // 2 and most > 0.5 * len(self._latest)
+        """Whether most of the latest images get one answer, from either network."""
+        enough = len(self._latest) >= _FLOOD // 2
+        return enough and any(
+            max(Counter(answered).values()) > 0.5 * len(self._latest) for answered in zip(*self._latest, strict=True)
+        )
 
     @property
     def suspects(self) -> tuple[int, ...]:
