@@ -18,7 +18,7 @@ from wildtta.methods.gradient import GradientMethod
 from wildtta.network.levels import levels
 from wildtta.step.engine import Engine
 from wildtta.step.left_out import left_out
-from wildtta.step.recording import RecordedPass
+from wildtta.step.recorded_pass import RecordedPass
 
 
 class Present:
@@ -42,7 +42,7 @@ class Present:
                 finally:
                     engine.fixed_shapes = outer
 
-            return self._recorded(engine, images, run, engine.learnables.parameters[0], engine.network.reference)
+            return self._recorded(engine, images, run)
 
     def forget(self) -> None:
         """The network moved."""

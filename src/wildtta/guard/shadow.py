@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 from collections.abc import Callable, Iterable
 
 import torch
@@ -15,7 +14,7 @@ from wildtta.network.inputs import Inputs, called
 from wildtta.network.output import logits_of
 from wildtta.step.engine import Engine
 from wildtta.step.precision import pass_precision
-from wildtta.step.recording import RecordedPass
+from wildtta.step.recorded_pass import RecordedPass
 
 
 class Shadow:
@@ -44,7 +43,7 @@ class Shadow:
             with pass_precision(engine.precision, images.device), self._fast.applied(images, recording=recording):
                 return logits_of(self._fast.run(images))
 
-        return self._recorded(engine, call, run, *itertools.islice(self.network.parameters(), 1))
+        return self._recorded(engine, call, run)
 
     def apply(self, fn: Callable[[Tensor], Tensor]) -> None:
         """Follow the network to its (new) device and type; what is shared has moved already and stays as it is."""
