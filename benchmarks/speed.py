@@ -127,16 +127,17 @@ def theirs(
 
 
 class Clock:
-    """Milliseconds of a piece of work, on the device that does it."""
+    """Milliseconds of a piece of work, on the device that does it; ``cpu_time``: of all threads of this process together."""
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, *, cpu_time: bool) -> None:
         self.cuda = device == "cuda"
+        self.now = time.process_time if cpu_time else time.perf_counter
 
     def __call__(self, work: Callable[[], Any]) -> float:
         if not self.cuda:
-            started = time.perf_counter()
+            started = self.now()
             work()
-            return (time.perf_counter() - started) * 1e3
+            return (self.now() - started) * 1e3
         torch.cuda.synchronize()
         started = time.perf_counter()
         work()
@@ -173,6 +174,7 @@ def measure(
     *,
     compiled: bool,
     with_plain: bool,
+    cpu_time: bool,
 ) -> dict[str, Any]:
     """One row of the table."""
     base = copy.deepcopy(build(model, device))
@@ -212,7 +214,7 @@ def measure(
     works = {"ours": run_ours, "plain": run_plain, "inference": run_inference}
     if not with_plain:
         del works["plain"]
-    clock, times = Clock(device), {name: [] for name in works}
+    clock, times = Clock(device, cpu_time=cpu_time), {name: [] for name in works}
     for work in works.values():
         work()
     for _ in range(repetitions):
@@ -258,6 +260,12 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=None, help="default: 20 on a GPU, 5 on the CPU")
     parser.add_argument("--compile", action="store_true", help="run our network through torch.compile")
     parser.add_argument("--without-plain", action="store_true", help="time ours and inference alone")
+    parser.add_argument(
+        "--cpu-time",
+        action="store_true",
+        help="count the CPU time of all threads, on a machine that others use (with OMP_WAIT_POLICY=passive, so that "
+        "threads that wait count nothing)",
+    )
     parser.add_argument("--json", type=Path, default=None)
     arguments = parser.parse_args()
     repetitions = arguments.repetitions or (20 if arguments.device == "cuda" else 5)
@@ -269,7 +277,8 @@ def main() -> None:
                 for precision in arguments.precision.split(","):
                     gc.collect()
                     given = (model, batch, method, precision, arguments.device, repetitions)
-                    rows.append(measure(*given, compiled=arguments.compile, with_plain=not arguments.without_plain))
+                    options = {"with_plain": not arguments.without_plain, "cpu_time": arguments.cpu_time}
+                    rows.append(measure(*given, compiled=arguments.compile, **options))
                     if arguments.json:
                         arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
 

@@ -182,7 +182,7 @@ def _add_products(sums: Tensor, left: Tensor, right: Tensor) -> None:
     torch cannot map this over the streams of a fleet, so it is done here for all of them at once.
     """
     if not is_mapped(sums):
-        sums.add_(left.T @ right)
+        sums.addmm_(left.T, right)
         return
     tables = [streams_first(value) for value in (sums, left, right)]
 

@@ -152,7 +152,8 @@ def _changed_products(
     added = torch.addmm if stored.dim() == 2 else torch.baddbmm
     matrix = added(stored, changes.mT, signed)
     matrix.diagonal(dim1=-2, dim2=-1).zero_()
-    return (matrix.square() @ weights[..., None]).squeeze(-1), vectors @ matrix
+    products = vectors @ matrix
+    return (matrix.square_() @ weights[..., None]).squeeze(-1), products
 
 
 class RowRedundancy(torch.autograd.Function):
