@@ -1,9 +1,10 @@
 """What a fleet costs, and whether it stays small.
 
     python benchmarks/fleet.py speed --network glyphs:resnet_gn --methods tent,steady,sar2
-    python benchmarks/fleet.py speed --network resnet50_gn --device cuda --precision tf32
+    python benchmarks/fleet.py speed --network resnet50_gn --device cuda --precision tf32 --methods tent,sar2-one-pass,steady
     python benchmarks/fleet.py many --network glyphs:resnet_gn --streams 10000 --images 100000
-    python benchmarks/fleet.py many --network resnet50_gn --streams 500 --images 1000 --folder /tmp/streams
+    python benchmarks/fleet.py many --network resnet50_gn --device cuda --precision tf32 --streams 500 --images 2000 \
+        --at-once 1 --resident 100 --folder /tmp/streams
 
 ``speed``: 64 streams with one image each, beside one adapter with a batch of 64, and 64 adapters in turn with one image
 each; timed in turn, repetition by repetition, medians are shown. ``steady`` learns always here (``evidence=False``): at rest
@@ -34,6 +35,7 @@ from wildtta.progress import shown
 OPTIONS: dict[str, dict[str, Any]] = {
     "steady": {"evidence": False, "warmup": 1},
     "sar2": {"warmup": 1},
+    "sar2-one-pass": {"warmup": 1, "sharpness": None},
     "sar2-efficient": {"warmup": 1, "reliable": 1e9},
     "sar": {"reliable": 1e9},
 }
@@ -74,14 +76,15 @@ def speed(arguments: argparse.Namespace) -> None:
     print("|---|---|---|---|---|---|")
     for method in arguments.methods.split(","):
         options = {**OPTIONS.get(method, {}), "precision": arguments.precision, "lr": 1e-12}
-        fleet = wildtta.Fleet(copy.deepcopy(network), method, active=PLACES, **options)
-        whole = wildtta.adapt(copy.deepcopy(network), method, **options)
-        single = wildtta.adapt(copy.deepcopy(network), method, **options)
+        kind = method.removesuffix("-one-pass")
+        fleet = wildtta.Fleet(copy.deepcopy(network), kind, active=PLACES, **options)
+        whole = wildtta.adapt(copy.deepcopy(network), kind, **options)
+        single = wildtta.adapt(copy.deepcopy(network), kind, **options)
         images = torch.randn(PLACES, 3, side, side, device=device)
         ones = images.split(1)[: arguments.singles]
         runs = [partial(fleet, images, names), partial(whole, images), partial(in_turn, single, ones)]
         for run in runs:
-            for _ in range(3):
+            for _ in range(4):  # a step is recorded when its shape comes for the second or third time
                 timed(run, device)
         times = [[timed(run, device) for run in runs] for _ in range(arguments.repeats)]
         mixed, batch, turns = (statistics.median(column) for column in zip(*times, strict=True))
@@ -93,15 +96,17 @@ def speed(arguments: argparse.Namespace) -> None:
 def many(arguments: argparse.Namespace) -> None:
     """Random groups of 64 streams, every stream once in each round."""
     network, side = build(arguments.network, arguments.device)
-    fleet = wildtta.Fleet(
-        network, arguments.methods.split(",")[0], active=PLACES, resident=arguments.resident, folder=arguments.folder
-    )
+    places = {"active": PLACES, "resident": arguments.resident, "folder": arguments.folder}
+    fleet = wildtta.Fleet(network, arguments.methods.split(",")[0], precision=arguments.precision, **places)
     draw, torch_draw = random.Random(0), torch.Generator().manual_seed(0)
     rounds = max(2, -(-arguments.images // (arguments.streams * arguments.at_once)))
+    weights = sum(value.numel() * value.element_size() for value in network.state_dict().values())
     print(f"{fleet!r}; a stream on the device: {fleet.stream_bytes / 1e6:.3f} MB")
-    print("| round | images | host memory, MB | of it packed states | device memory, MB | states on disk, MB |")
-    print("|---|---|---|---|---|---|")
-    answered = 0
+    computed = (weights + PLACES * fleet.stream_bytes) / 1e6
+    print(f"network and {PLACES} streams on the device, by their sizes: {computed:.0f} MB")
+    print("| round | images | host memory, MB | of it packed states | device memory, MB | states on disk, MB | seconds |")
+    print("|---|---|---|---|---|---|---|")
+    answered, started = 0, time.perf_counter()
     for number in range(1, rounds + 1):
         order = draw.sample(range(arguments.streams), arguments.streams)
         groups = [order[start : start + PLACES] for start in range(0, len(order), PLACES)]
@@ -111,7 +116,8 @@ def many(arguments: argparse.Namespace) -> None:
             assert len(fleet(images, names)) == len(names)
             answered += len(names)
         host, packed, device, disk = memory_of(fleet, arguments)
-        print(f"| {number} | {answered:,} | {host:.0f} | {packed:.1f} | {device:.0f} | {disk:.1f} |")
+        seconds = time.perf_counter() - started
+        print(f"| {number} | {answered:,} | {host:.0f} | {packed:.1f} | {device:.0f} | {disk:.1f} | {seconds:.0f} |")
         sys.stdout.flush()
     fleet.close()
 

@@ -127,16 +127,17 @@ def theirs(
 
 
 class Clock:
-    """Milliseconds of a piece of work, on the device that does it."""
+    """Milliseconds of a piece of work, on the device that does it; ``cpu_time``: of all threads of this process together."""
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, *, cpu_time: bool) -> None:
         self.cuda = device == "cuda"
+        self.now = time.process_time if cpu_time else time.perf_counter
 
     def __call__(self, work: Callable[[], Any]) -> float:
         if not self.cuda:
-            started = time.perf_counter()
+            started = self.now()
             work()
-            return (time.perf_counter() - started) * 1e3
+            return (self.now() - started) * 1e3
         torch.cuda.synchronize()
         started = time.perf_counter()
         work()
@@ -164,7 +165,16 @@ def peak_memory(device: str) -> Iterator[list[float]]:
 
 
 def measure(
-    model: str, batch: int, method: str, precision: str, device: str, repetitions: int, compiled: bool
+    model: str,
+    batch: int,
+    method: str,
+    precision: str,
+    device: str,
+    repetitions: int,
+    *,
+    compiled: bool,
+    with_plain: bool,
+    cpu_time: bool,
 ) -> dict[str, Any]:
     """One row of the table."""
     base = copy.deepcopy(build(model, device))
@@ -184,7 +194,7 @@ def measure(
     network = copy.deepcopy(base)
     with peak_memory(device) as their_peak:
         step = theirs(network, network.get_classifier(), adapter, threshold, rows)
-        for _ in range(3):
+        for _ in range(3 if with_plain else 0):
             with at_precision(plain_precision, images.device):
                 step(images)
 
@@ -202,13 +212,15 @@ def measure(
             return inference_network(images)
 
     works = {"ours": run_ours, "plain": run_plain, "inference": run_inference}
-    clock, times = Clock(device), {name: [] for name in works}
+    if not with_plain:
+        del works["plain"]
+    clock, times = Clock(device, cpu_time=cpu_time), {name: [] for name in works}
     for work in works.values():
         work()
     for _ in range(repetitions):
         for name, work in works.items():
             times[name].append(clock(work))
-    ms = {name: statistics.median(values) for name, values in times.items()}
+    ms = {"plain": math.nan, **{name: statistics.median(values) for name, values in times.items()}}
     print(
         f"{model:20} {batch:3} {method:14} {precision:4} {chosen or '':4} ours {ms['ours']:7.2f}  "
         f"plain {ms['plain']:7.2f}  "
@@ -247,6 +259,13 @@ def main() -> None:
     parser.add_argument("--precision", default="fp32,tf32,auto", help="comma-separated: fp32, tf32, bf16, auto")
     parser.add_argument("--repetitions", type=int, default=None, help="default: 20 on a GPU, 5 on the CPU")
     parser.add_argument("--compile", action="store_true", help="run our network through torch.compile")
+    parser.add_argument("--without-plain", action="store_true", help="time ours and inference alone")
+    parser.add_argument(
+        "--cpu-time",
+        action="store_true",
+        help="count the CPU time of all threads, on a machine that others use (with OMP_WAIT_POLICY=passive, so that "
+        "threads that wait count nothing)",
+    )
     parser.add_argument("--json", type=Path, default=None)
     arguments = parser.parse_args()
     repetitions = arguments.repetitions or (20 if arguments.device == "cuda" else 5)
@@ -257,9 +276,9 @@ def main() -> None:
             for method in arguments.methods.split(","):
                 for precision in arguments.precision.split(","):
                     gc.collect()
-                    rows.append(
-                        measure(model, batch, method, precision, arguments.device, repetitions, arguments.compile)
-                    )
+                    given = (model, batch, method, precision, arguments.device, repetitions)
+                    options = {"with_plain": not arguments.without_plain, "cpu_time": arguments.cpu_time}
+                    rows.append(measure(*given, compiled=arguments.compile, **options))
                     if arguments.json:
                         arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
 

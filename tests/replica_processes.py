@@ -145,7 +145,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "relative recovery": ("tent", {"recovery": "relative", "lr": 0.2}),
     "opinions": ("sar", {"objective": "conservative", "momentum": 0.0}),
     "a perturbation per term": ("sar2", {"perturbation": "per_term"}),
-    "features after the step": ("sar2", {"bank_features": "post"}),
+    # At 0.01 rounding grows tenfold with every batch here.
+    "features after the step": ("sar2", {"bank_features": "post", "lr": 1e-3}),
     "the bank before the step": ("sar2", {"bank_refresh": "before", "second_labels": "second"}),
     "the live batch": ("sar2", {"bank": False}),
     "evidence": ("steady", {"evidence": True}),

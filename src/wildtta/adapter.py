@@ -39,6 +39,7 @@ from wildtta.step.replicas import Replicas
 from wildtta.step.report import Answer, StepReport
 from wildtta.step.silence import Silence
 from wildtta.step.state_file import fingerprint, read_state, write_state
+from wildtta.step.undo import Snapshot
 from wildtta.step.window import AnswerWindow
 
 SENDER_SHARE = 0.25
@@ -98,7 +99,7 @@ class Adapter(nn.Module):
         self._precision_open = precision == "auto"
         self._rank = facts.input_rank
         self._window = AnswerWindow()
-        self._watch = None if guard is None else Watch(guard, self.network, names)
+        self._watch = None if guard is None else Watch(guard, facts, names)
         self._quotas = Quotas(SENDER_SHARE if guard is None else guard.sender_share)
         self._share()
         self._training_before = {name: module.training for name, module in self.network.named_modules()}
@@ -210,8 +211,7 @@ class Adapter(nn.Module):
         engine = self._engine
         self._follow_stream(images.device)
         if self._precision_open:
-            engine.precision = fastest_precision(self._one_prediction, images)
-            self._precision_open = False
+            self._settle_precision(images)
         with step_precision(engine.precision, images.device):
             if is_paused(self):
                 return (
@@ -220,6 +220,36 @@ class Adapter(nn.Module):
             answer = self._guarded(images)
             self._silence.after(engine, images, answer)
             return answer
+
+    def _settle_precision(self, images: Tensor) -> None:
+        """``precision="auto"``: the fastest for what will really run.
+
+        On a GPU that is a whole step, recorded where it will be: a pass that is launched kernel by kernel can be slower at the
+        precision at which the recorded one is faster. The state is put back. While the adapter only predicts passes are
+        timed, and steps once it learns.
+        """
+        engine, cuda = self._engine, images.device.type == "cuda"
+        if not cuda or is_paused(self):
+            if engine.precision is None:
+                run = functools.partial(self._one_prediction, images)
+                engine.precision = fastest_precision(run, images.device, passes=True)
+            self._precision_open = cuda
+            return
+
+        def one_step(precision: Precision) -> None:
+            if precision != engine.precision:
+                engine.precision, self._graphs = precision, None  # recordings of two precisions would need twice the memory
+            self._learn(images)
+
+        before = Snapshot()
+        before.take(engine)
+        try:
+            chosen = fastest_precision(one_step, images.device, passes=False)
+        finally:
+            engine.settle()
+            before.restore(engine)
+            engine.precision, self._graphs = None, None
+        engine.precision, self._precision_open = chosen, False
 
     def _one_prediction(self, images: Tensor, precision: Precision) -> None:
         """One forward pass at ``precision``, for timing (without a graph: it must not need more memory than a step)."""

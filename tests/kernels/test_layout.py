@@ -101,3 +101,41 @@ def test_small_batches_float64_and_networks_without_maps_stay_as_they_are() -> N
     assert not maps.suits(images(SMALLEST_BATCH - 1))
     assert not maps.suits(images(16, torch.float64))
     assert not MapLayout(nn.Sequential(nn.Conv2d(3, 8, 4, stride=4), nn.Flatten(), nn.LayerNorm(72))).suits(images(16))
+
+
+def test_a_batch_is_passed_in_parts_and_learned_from_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against the batch in one piece, in methods whose losses look at all samples together."""
+    recorder, answers = Recorder(), []
+    for largest in (5 * 3 * 12 * 12, 1 << 30):
+        monkeypatch.setattr(layout, "LARGEST_PART", largest)
+        adapter = wildtta.adapt(network(recorder=recorder), "sar2", warmup=1, reliable=None, recovery=None, lr=1e-3)
+        recorder.seen.clear()
+        answers.append(torch.stack([adapter(images(16)) for _ in range(10)]))
+        if largest < 1 << 30:
+            assert len(recorder.seen) == 10 * 2 * 4, "16 images in four parts, two passes"
+            assert all(recorder.seen)
+    torch.testing.assert_close(answers[0], answers[1], rtol=1e-4, atol=1e-5)
+    assert (answers[0][0] - answers[0][9]).abs().max() > 1e-2
+
+
+def test_a_hook_sees_whole_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "LARGEST_PART", 3 * 12 * 12)
+    adapter = wildtta.adapt(network(), "tent", lr=0.01)
+    seen: list[int] = []
+    adapter.network[0].register_forward_hook(lambda module, given, result: seen.append(len(result)))
+    adapter(images(16))
+    assert seen == [16]
+
+
+def test_a_network_that_returns_more_than_logits_is_passed_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = network()
+
+        def forward(self, maps: Tensor) -> dict[str, Tensor]:
+            return {"logits": self.inner(maps)}
+
+    monkeypatch.setattr(layout, "LARGEST_PART", 3 * 12 * 12)
+    answer = wildtta.adapt(Named().eval(), "tent", lr=0.01, head="inner.8")(images(16))
+    assert answer["logits"].shape == (16, 10)

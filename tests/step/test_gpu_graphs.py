@@ -188,3 +188,30 @@ def test_an_adapter_records_while_another_thread_uses_the_device() -> None:
         finally:
             busy.set()
         done.result()
+
+
+@pytest.mark.parametrize("method", ["none", "tent", "sar"])
+def test_choosing_a_precision_times_steps_and_changes_nothing(method: str) -> None:
+    """Answers and counters are those of an adapter that was given the chosen precision; the second batch is recorded."""
+    network, images = small_network(), stream(6, 16)
+    options = {} if method == "none" else {"lr": 1e-4}
+    adapter = wildtta.adapt(copy.deepcopy(network), method, precision="auto", **options)
+    answers = [adapter(batch).cpu() for batch in images]
+    chosen = adapter.engine.precision
+    assert chosen in ("tf32", "bf16")
+    twin = wildtta.adapt(copy.deepcopy(network), method, precision=chosen, **options)
+    expected = [twin(batch).cpu() for batch in images]
+    scale = torch.stack(expected).abs().max()
+    assert (torch.stack(answers) - torch.stack(expected)).abs().max() < (5e-2 if chosen == "bf16" else 1e-2) * scale
+    assert adapter.cost == twin.cost
+    assert adapter.replayed == (method != "none")
+
+
+def test_a_precision_chosen_while_paused_is_chosen_anew_for_steps() -> None:
+    adapter = wildtta.adapt(small_network(), "tent", precision="auto", lr=1e-4)
+    with adapter.paused():
+        adapter(stream(1, 16)[0])
+        assert adapter.engine.precision in ("tf32", "bf16")
+        assert adapter.cost.forwards == 0
+    adapter(stream(1, 16)[0])
+    assert adapter.cost.forwards == 16

@@ -14,11 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from wildtta.adapt import adapt
+from wildtta.fleet.grouping import Grouping
 from wildtta.fleet.norm_weights import refuse_unmapped
 from wildtta.fleet.places import Places
+from wildtta.fleet.recorded import RecordedSteps
 from wildtta.fleet.records import Record
 from wildtta.fleet.report import report_of
-from wildtta.fleet.step import Finished, MixedStep, Seen
+from wildtta.fleet.step import Finished, MixedStep, Seen, slot_of
 from wildtta.fleet.stream import Stream
 from wildtta.fleet.suitable import refuse_unsuitable
 from wildtta.guard.guard import Guard
@@ -116,13 +118,11 @@ class Fleet:
             self._adapter.unload()
             raise
         engine = self._engine = self._adapter.engine
-        # The kernels take one scale and shift for all samples.
-        engine.fast.kernels = False
         engine.source_norm  # noqa: B018 - computed once, not in every stream's view
         self.batch_size = batch_size
         self._precision_open = precision == "auto"
         self._guard = guard
-        self._shadow = None if guard is None else Shadow(engine.network.module, engine.learnables.names)
+        self._shadow = None if guard is None else Shadow(engine.network, engine.learnables.names)
         self._places = Places(
             engine,
             active=active,
@@ -133,6 +133,11 @@ class Fleet:
             new_watch=self._new_watch,
         )
         self._step = MixedStep(self.method, engine, self._places.slots)
+        self._recorded = RecordedSteps(self._step)
+        self.cuda_graphs = True
+        """Whether steps of one shape may be recorded and replayed as CUDA graphs: faster, at the price of memory."""
+        self.replayed = False
+        """Whether the last batch was answered by replaying a recorded step."""
         self._turn = threading.RLock()
         self._busy = False
         self._checked = False
@@ -160,28 +165,48 @@ class Fleet:
             wanted = [learn] * len(names) if isinstance(learn, bool) else list(learn)
             if len(wanted) != len(names):
                 raise ValueError(f"expected one learn flag for each of the {len(names)} images, got {len(wanted)}")
-            order = list(dict.fromkeys(names))
-            places = {name: place for place, name in enumerate(order)}
-            records = self._places.activate(order)
+            # By slot: where a batch holds all active streams, their states are used where they are.
+            records = sorted(self._places.activate(list(dict.fromkeys(names))), key=slot_of)
+            places = {record.name: place for place, record in enumerate(records)}
             awake = [not record.paused for record in records]
             for name, flag in zip(names, wanted, strict=True):
                 awake[places[name]] &= flag
             self._prepare_guards(records)
             scales = [self._scale(record) if up else 0.0 for record, up in zip(records, awake, strict=True)]
-            with step_precision(self._settled_precision(images), images.device):
-                if not self._checked:
-                    refuse_unmapped(self._engine.learnables, self._logits, images)
-                    self._checked = True
-                owner = [places[name] for name in names]
-                seen = self._step.answer(images, records, owner, [scale > 0 for scale in scales])
+            owner = [places[name] for name in names]
+            self._adapter._follow_stream(images.device)
+            if not self._checked:
+                self._check_weights_are_reached(images)
+                self._checked = True
+            if self._precision_open:
+                self._settle_precision(images, records, owner)
+            with step_precision(self._engine.precision, images.device):
+                seen = self._seen(images, records, owner, scales)
                 turn = Turn(self, seen, self._answers(seen), awake, scales)
                 try:
                     yield turn
                 finally:
                     turn._end()
 
+    def _seen(self, images: Tensor, records: list[Record], owner: list[int], scales: list[float]) -> Seen:
+        """The first half of a step: by replaying a recorded one, else eagerly."""
+        grouping = Grouping(owner, len(records), images.device)
+        resting = self._step.resting(records)
+        seen = None
+        if self.cuda_graphs and self._recorded.ready_for(images, records, grouping, resting, scales):
+            seen = self._recorded.answer(images, records, owner, grouping, resting)
+        self.replayed = seen is not None
+        learning = [scale > 0 for scale in scales]
+        return seen or self._step.answer(images, records, owner, grouping, resting, learning)
+
+    def _finished(self, seen: Seen, scales: list[float]) -> Finished:
+        """The second half of a step, the way that the first one went."""
+        if seen.recording is not None:
+            return self._recorded.learn(seen) if any(scales) else self._recorded.told_of(seen)
+        return self._step.learn(seen, scales) if any(scales) else Finished(seen.parts, seen.grouping.sizes, [])
+
     def _learn(self, seen: Seen, scales: list[float]) -> None:
-        finished = self._step.learn(seen, scales) if any(scales) else Finished(seen.parts, seen.grouping.sizes, [])
+        finished = self._finished(seen, scales)
         every = self.method.upkeep_every
         for place, record in enumerate(seen.records):
             record.calls += 1
@@ -211,7 +236,7 @@ class Fleet:
             return seen.logits
         places = torch.tensor(rows, device=seen.images.device)
         answers = seen.logits.clone()
-        answers[places] = self._shadow.logits(seen.images[places], self._engine.precision).to(answers.dtype)
+        answers[places] = self._shadow.logits(self._engine, seen.images[places]).to(answers.dtype)
         return answers
 
     def _observe(self, seen: Seen, answers: Tensor, awake: list[bool], scales: list[float]) -> None:
@@ -230,19 +255,44 @@ class Fleet:
     def _scale(self, record: Record) -> float:
         return 1.0 if record.watch is None else record.watch.step_scale
 
-    def _logits(self, images: Tensor) -> Tensor:
-        return self._engine.forward(images, grad=False).logits
+    def _check_weights_are_reached(self, images: Tensor) -> None:
+        """At full precision, whatever the passes have: a difference is then a weight that was not reached."""
+        engine = self._engine
+        precision, engine.precision = engine.precision, "fp32"
+        try:
+            with step_precision("fp32", images.device):
+                refuse_unmapped(engine, images)
+        finally:
+            engine.precision = precision
 
-    def _settled_precision(self, images: Tensor) -> Precision:
-        if self._precision_open:
+    def _settle_precision(self, images: Tensor, records: list[Record], owner: list[int]) -> None:
+        """``precision="auto"``: the fastest for what will really run, a whole step on a GPU; streams are put back."""
+        engine = self._engine
 
-            def one_pass(batch: Tensor, precision: Precision) -> None:
-                self._engine.precision = precision
-                self._engine.forward(batch, grad=False)
+        def one_pass(precision: Precision) -> None:
+            engine.precision = precision
+            engine.forward(images, grad=False)
 
-            self._engine.precision = fastest_precision(one_pass, images)
-            self._precision_open = False
-        return self._engine.precision
+        def one_step(precision: Precision) -> None:
+            if precision != engine.precision:
+                self._recorded.forget()  # recordings of two precisions would need twice the memory
+            engine.precision = precision
+            scales = [1.0] * len(records)
+            seen = self._seen(images, records, owner, scales)
+            self._finished(seen, scales)
+
+        passes = images.device.type != "cuda"
+        facts = [(record, record.share, record.gate_open) for record in records]
+        engine.precision = None
+        try:
+            with self._places.slots.unchanged():
+                chosen = fastest_precision(one_pass if passes else one_step, images.device, passes=passes)
+        finally:
+            self._recorded.forget()
+            engine.precision = None
+            for record, share, gate_open in facts:
+                record.share, record.gate_open = share, gate_open
+        engine.precision, self._precision_open = chosen, False
 
     def _validate(self, images: Tensor, names: list[str]) -> None:
         self._adapter._validate(images)
@@ -280,9 +330,8 @@ class Fleet:
         audit = guard.audit
         if audit is not None:
             audit = Path(audit) / f"{urllib.parse.quote(name, safe='')[:150]}.jsonl"
-        network = self._engine.network.module
         own = dataclasses.replace(guard, name=name, audit=audit)
-        return Watch(own, network, self._engine.learnables.names, shadow=self._shadow)
+        return Watch(own, self._engine.network, self._engine.learnables.names, shadow=self._shadow)
 
     # -- all streams -----------------------------------------------------------------------------------------------------
 

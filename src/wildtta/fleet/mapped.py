@@ -6,6 +6,7 @@ are not usable, and no hook looks at a sample that is not.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -48,6 +49,8 @@ class MappedMethod:
     def __init__(self, method: GradientMethod, engine: Engine) -> None:
         self.method = method
         self._engine = engine
+        self._may_rest: bool | None = None
+        """Whether the method knows rest, once it has been asked."""
 
     def _map(self, function: Callable[..., Any], streams: Streams, *further: Any) -> Any:
         """``function(engine of a stream, …)`` for every stream; what it changes of the state is changed in ``streams``."""
@@ -59,11 +62,10 @@ class MappedMethod:
         return torch.vmap(one)(streams.weights, streams.memory, streams.rates, streams.batch_shares, *further)
 
     def at_rest(self, streams: Streams) -> Tensor | None:
-        """Which streams learn nothing from their next images, [S]; None: no method that rests."""
-        blank = StreamEngine(
-            self._engine, self._engine.learnables.vector(), self._engine.memory, rate=0.0, batch_share=1.0, in_place=True
-        )
-        if self.method.at_rest(blank) is None:
+        """Which streams learn nothing from their next images, [S]; None: a method that never rests."""
+        if self._may_rest is None:
+            self._may_rest = self.method.at_rest(self._engine) is not None
+        if not self._may_rest:
             return None
         found: Tensor = self._map(lambda engine: self.method.at_rest(engine), streams)
         return found
@@ -106,8 +108,9 @@ class MappedMethod:
     ) -> Tensors:
         """The second half: new weights [S, P] and what became of the batch; the state in ``streams`` is changed in place.
 
-        ``found`` is what the passes that learn found, None for streams that learn nothing from this batch; ``passes`` how
-        often each selected sample was passed again, forward and backward; ``computed`` [S, 2] the samples really passed.
+        ``found`` is what the passes that learn found, None for streams that learn nothing from this batch (``idle`` [S] in it
+        tells of each, where all were passed); ``passes`` how often each selected sample was passed again, forward and
+        backward; ``computed`` [S, 2] the samples really passed.
         """
 
         def one(engine: Engine, seen: Tensors, found: Tensors, computed: Tensor) -> Tensors:
@@ -117,9 +120,13 @@ class MappedMethod:
             )
             gradient = Gradient.none(engine)
             if found:
-                first, last = _unpacked_loss(found["first"]), _unpacked_loss(found["last"])
-                norms = found["first_norm"], found["second_norm"]
-                gradient = Gradient(found["gradient"], first, last, *norms, *passes)
+                idle = found.get("idle")
+                first, last = _unpacked_loss(found["first"], idle), _unpacked_loss(found["last"], idle)
+                values = found["gradient"], found["first_norm"], found["second_norm"]
+                if idle is not None:
+                    empty = (0.0, math.nan, math.nan)
+                    values = tuple(value.masked_fill(idle, nothing) for value, nothing in zip(values, empty, strict=True))
+                gradient = Gradient(values[0], first, last, *values[1:], *passes, idle)
             outcome = update(self.method, engine, prediction, gradient, computed[0], computed[1])
             return {
                 "weights": engine.learnables.vector(),
@@ -144,7 +151,9 @@ def _packed_loss(loss: Loss) -> Tensors:
     return {"entropy": loss.entropy, "selected": loss.selected, "total": loss.total, **present}
 
 
-def _unpacked_loss(parts: Tensors) -> Loss:
-    return Loss(
-        parts["entropy"], parts["selected"], [parts["total"]], parts.get("redundancy"), parts.get("inequity")
-    )
+def _unpacked_loss(parts: Tensors, idle: Tensor | None = None) -> Loss:
+    """The loss as it was packed; of a stream that is ``idle`` no sample was selected."""
+    selected, total = parts["selected"], parts["total"]
+    if idle is not None:
+        selected, total = selected.masked_fill(idle, 0), total.masked_fill(idle, 0.0)
+    return Loss(parts["entropy"], selected, [total], parts.get("redundancy"), parts.get("inequity"))

@@ -7,8 +7,9 @@ The parameters of the network itself are left alone: they stay the source's.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +17,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from wildtta.step.engine import Engine
 from wildtta.step.learnables import Learnables
+from wildtta.step.precision import pass_precision
 
 
 class NormWeights(TorchFunctionMode):
@@ -37,6 +40,10 @@ class NormWeights(TorchFunctionMode):
         kwargs = kwargs or {}
         route = _ROUTES.get(func)
         return func(*args, **kwargs) if route is None else route(self, func, *args, **kwargs)
+
+    def own(self, parameter: Tensor) -> Tensor | None:
+        """The samples' own values of ``parameter`` [B, ...]; None: they share it."""
+        return self._own.get(id(parameter))
 
     def _of(self, parameter: Any, like: Tensor, behind: int) -> Tensor | None:
         """The samples' own values of ``parameter``, to be broadcast against ``like`` with ``behind`` dimensions after them.
@@ -141,25 +148,41 @@ _ROUTES: dict[Callable[..., Any], Callable[..., Tensor]] = {
 }
 
 
-def refuse_unmapped(learnables: Learnables, run: Callable[[Tensor], Tensor], images: Tensor) -> None:
+@contextlib.contextmanager
+def own_weights(engine: Engine, values: Tensor, images: Tensor) -> Iterator[None]:
+    """Within, a pass of ``engine`` over ``images`` has its samples' own ``values`` [B, P]; our kernels take them too."""
+    fast = engine.fast
+    with pass_precision(engine.precision, images.device):
+        fast.find_fusions(images)
+    own = NormWeights(engine.learnables, values)
+    fast.own_weights = own.own
+    try:
+        with own:
+            yield
+    finally:
+        fast.own_weights = None
+
+
+def refuse_unmapped(engine: Engine, images: Tensor) -> None:
     """An error where samples with weights of their own would not be answered as by networks with these weights.
 
-    ``run`` makes logits of images. Two noise images with two sets of weights go through one pass, and each through a pass of
-    a network that has its weights.
+    Two noise images with two sets of weights go through one pass, and each through a pass of a network that has its weights.
     """
+    learnables = engine.learnables
     generator = torch.Generator().manual_seed(0)
     draw = functools.partial(torch.randn, generator=generator)
-    noise = draw(2, *images.shape[1:]).to(images.device, images.dtype)
+    like = images if not images.is_floating_point() else engine.network.reference
+    noise = draw(2, *images.shape[1:]).to(images.device, like.dtype)
     before = learnables.vector()
     values = before + 0.1 * draw(2, learnables.size).to(before.device, before.dtype) * before.abs().clamp(min=0.1)
     with torch.no_grad():
-        with NormWeights(learnables, values):
-            mixed = run(noise)
+        with own_weights(engine, values, noise):
+            mixed = engine.forward(noise, grad=False).logits
         alone = []
         try:
             for image, row in zip(noise, values, strict=True):
                 learnables.assign(row)
-                alone.append(run(image[None]))
+                alone.append(engine.forward(image[None], grad=False).logits)
         finally:
             learnables.assign(before)
     expected = torch.cat(alone).double()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -96,20 +97,39 @@ class Slots:
         self.memory = {name: grown(value) for name, value in self.memory.items()}
         self._free.extend(reversed(range(old, new)))
 
+    @contextlib.contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """What is done to the streams within is undone."""
+        tensors = [self.weights, *self.memory.values()]
+        before = [tensor.clone() for tensor in tensors]
+        try:
+            yield
+        finally:
+            for tensor, value in zip(tensors, before, strict=True):
+                tensor.copy_(value)
+
     def gather(self, slots: Sequence[int], rates: Sequence[float], batch_shares: Sequence[float]) -> Streams:
         """Copies of the streams at ``slots``: a step that fails leaves the originals alone."""
-        places = torch.tensor(slots, device=self.weights.device)
-        wide = self.weights.dtype
-        return Streams(
-            self.weights[places],
-            {name: value[places] for name, value in self.memory.items()},
-            torch.tensor(rates, dtype=torch.float64).to(self.weights.device, wide),
-            torch.tensor(batch_shares, dtype=torch.float64).to(self.weights.device, wide),
-        )
+        device, wide = self.weights.device, self.weights.dtype
+        numbers = torch.tensor([rates, batch_shares], dtype=torch.float64).to(device, wide)
+        return self.copies(torch.tensor(slots, device=device), *numbers)
+
+    def copies(self, slots: Tensor, rates: Tensor, batch_shares: Tensor) -> Streams:
+        """The same, from numbers that are on the device."""
+        memory = {name: value[slots] for name, value in self.memory.items()}
+        return Streams(self.weights[slots], memory, rates, batch_shares)
+
+    def in_place(self, rates: Tensor, batch_shares: Tensor) -> Streams:
+        """All streams, slot by slot: copies of their weights, and their states themselves."""
+        return Streams(self.weights.clone(), self.memory, rates, batch_shares)
 
     def scatter(self, slots: Sequence[int], streams: Streams) -> None:
-        """Write them back."""
-        places = torch.tensor(slots, device=self.weights.device)
-        self.weights.index_copy_(0, places, streams.weights.detach())
+        """Write streams back."""
+        self.put(torch.tensor(slots, device=self.weights.device), streams)
+
+    def put(self, slots: Tensor, streams: Streams) -> None:
+        """The same, from numbers that are on the device; a state that was worked on where it is stays there."""
+        self.weights.index_copy_(0, slots, streams.weights.detach())
         for name, value in streams.memory.items():
-            self.memory[name].index_copy_(0, places, value)
+            if value is not self.memory[name]:
+                self.memory[name].index_copy_(0, slots, value)

@@ -22,6 +22,8 @@ def report_of(engine: StreamEngine, finished: Finished, place: int) -> StepRepor
     end = next((end for end in finished.ends if place in end.places), None)
     found, result = ({}, {}) if end is None else (end.found, end.result)
     row = 0 if end is None else end.places.index(place)
+    if "idle" in found and bool(found["idle"][row]):
+        found = {}  # its samples were passed with the others', and nothing was learned from them
     missing = torch.full((), math.nan)
 
     def count(value: int) -> Tensor:

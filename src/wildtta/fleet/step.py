@@ -10,13 +10,14 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from wildtta.fleet.grouping import Grouping
 from wildtta.fleet.mapped import MappedMethod, Streams, Tensors
-from wildtta.fleet.norm_weights import NormWeights
+from wildtta.fleet.norm_weights import own_weights
 from wildtta.fleet.records import Record, Slots
 from wildtta.methods.gradient import GradientMethod
 from wildtta.methods.sar import worst_step
@@ -26,6 +27,24 @@ from wildtta.step.loop import KEEP_GRAPH_ABOVE, learns_on_selected
 from wildtta.step.precision import losses_in_full_precision
 from wildtta.step.report import Output
 
+if TYPE_CHECKING:
+    from wildtta.fleet.recorded import Recorded
+
+
+@dataclass
+class Look:
+    """The first pass over a batch."""
+
+    images: Tensor
+    """With zeros for what is not finite."""
+    output: Output
+    logits: Tensor
+    """The answers, [B, C]."""
+    parts: Tensors
+    """By stream, padded: the outputs, what is usable, the selection, the gate, what is answered."""
+    leaf: Tensor | None
+    """The weights [S, P] that the pass keeps a graph of; None: it keeps none."""
+
 
 @dataclass
 class Seen:
@@ -34,16 +53,11 @@ class Seen:
     records: list[Record]
     """The streams in it."""
     grouping: Grouping
-    images: Tensor
-    """With zeros for what is not finite."""
-    streams: Streams
-    output: Output
+    streams: Streams | None
+    """Copies of their weights and states; None where a recorded step works on them where they are."""
+    look: Look
     logits: Tensor
     """The answers, [B, C]."""
-    parts: Tensors
-    """By stream, padded: the outputs, what is usable, the selection, the gate, what is answered."""
-    leaf: Tensor | None
-    """The weights [S, P] that the pass keeps a graph of; None: it keeps none."""
     resting: list[bool]
     owner: list[int]
     """The stream of each image."""
@@ -51,6 +65,23 @@ class Seen:
     """Share of its images that was selected, by stream."""
     opened: list[Record] = field(default_factory=list)
     """Streams whose gate was seen open for the first time."""
+    recording: Recorded | None = None
+    """The recorded step that this is the first half of."""
+
+    @property
+    def images(self) -> Tensor:
+        return self.look.images
+
+    @property
+    def parts(self) -> Tensors:
+        return self.look.parts
+
+    def keep_course(self) -> None:
+        """What the host has seen of the batch goes to the streams' records, once their states are written."""
+        for place, share in self.shares.items():
+            self.records[place].share = share
+        for record in self.opened:
+            record.gate_open = True
 
     @functools.cached_property
     def told(self) -> Told:
@@ -64,11 +95,9 @@ class Seen:
 
 
 @dataclass
-class End:
-    """Some streams of a batch after it."""
+class Change:
+    """Weights and states of some streams after a batch; they are not written yet."""
 
-    places: list[int]
-    """Which streams of the batch."""
     before: Tensor
     """Their weights before it."""
     streams: Streams
@@ -76,6 +105,16 @@ class End:
     """Gradients and losses, where they learned."""
     result: Tensors
     """What became of the batch: learned, sound, passes."""
+
+
+@dataclass
+class End:
+    """What became of a batch for some of its streams."""
+
+    places: list[int]
+    """Which streams of the batch."""
+    found: Tensors
+    result: Tensors
 
 
 @dataclass
@@ -104,10 +143,10 @@ class MixedStep:
 
     def __init__(self, method: GradientMethod, engine: Engine, slots: Slots) -> None:
         self.method = method
-        self._engine = engine
-        self._slots = slots
-        self._mapped = MappedMethod(method, engine)
-        self._selective = learns_on_selected(method, engine)
+        self.engine = engine
+        self.slots = slots
+        self.mapped = MappedMethod(method, engine)
+        self.selective = learns_on_selected(method, engine)
         self._radius: float | None = getattr(method, "sharpness", None)
         self._gated: bool | None = None
         """Whether the method has a gate, once a batch has told."""
@@ -116,26 +155,50 @@ class MixedStep:
 
     # -- the first half ------------------------------------------------------------------------------------------------
 
-    def answer(self, images: Tensor, records: list[Record], owner: Sequence[int], learning: Sequence[bool]) -> Seen:
-        """Answer a batch; ``owner`` names the stream of each image, ``learning`` those that are to learn from it."""
-        engine = self._engine
-        grouping = Grouping(owner, len(records), images.device)
+    def resting(self, records: Sequence[Record]) -> list[bool]:
+        """Which streams learn nothing from their next images."""
+        slots = self.slots
+        nothing = slots.weights.new_zeros(len(slots.weights))
+        rest = self.mapped.at_rest(Streams(slots.weights, slots.memory, nothing, nothing))
+        if rest is None:
+            return [False] * len(records)
+        flags = rest.tolist()
+        return [flags[slot_of(record)] for record in records]
+
+    def rates(self, records: Sequence[Record], grouping: Grouping) -> tuple[list[float], list[float]]:
+        """Learning rate of each stream, and the size of its batches in units of 64."""
         sizes = [record.batch_size or size for record, size in zip(records, grouping.sizes, strict=True)]
-        rates = [self.method.learning_rate(engine.network.family, size) for size in sizes]
-        streams = self._slots.gather([_slot(record) for record in records], rates, [size / 64 for size in sizes])
-        rest = self._mapped.at_rest(streams)
-        resting = [False] * len(records) if rest is None else rest.tolist()
+        family = self.engine.network.family
+        return [self.method.learning_rate(family, size) for size in sizes], [size / 64 for size in sizes]
+
+    def answer(
+        self,
+        images: Tensor,
+        records: list[Record],
+        owner: Sequence[int],
+        grouping: Grouping,
+        resting: list[bool],
+        learning: Sequence[bool],
+    ) -> Seen:
+        """Answer a batch; ``owner`` names the stream of each image, ``learning`` those that are to learn from it."""
+        streams = self.slots.gather([slot_of(record) for record in records], *self.rates(records, grouping))
         expected = sum(
             size
             for size, asleep, wanted, record in zip(grouping.sizes, resting, learning, records, strict=True)
             if wanted and not asleep and (record.gate_open or self._gated is False)
         )
-        share = (1.0 if not self._selective or self._share is None else self._share) * expected / len(images)
-        leaf = streams.weights.requires_grad_() if share > KEEP_GRAPH_ABOVE else None
+        share = (1.0 if not self.selective or self._share is None else self._share) * expected / len(images)
+        look = self.look(images, streams, grouping, grad=share > KEEP_GRAPH_ABOVE)
+        self._gated = "gate" in look.parts
+        return Seen(records, grouping, streams, look, look.logits, resting, list(owner))
 
+    def look(self, images: Tensor, streams: Streams, grouping: Grouping, *, grad: bool) -> Look:
+        """The first pass, with a graph where ``grad``: answers, selection and gate of every stream."""
+        engine = self.engine
+        leaf = streams.weights.requires_grad_() if grad else None
         finite = torch.isfinite(engine.levels(images))
         clean = engine.finite_images(images, finite)
-        output = self._pass(clean, streams.weights, grouping.owner, grad=leaf is not None)
+        output = self._pass(clean, streams.weights, grouping.owner, grad=grad)
         with losses_in_full_precision(images.device), torch.no_grad():
             raw = logits_of(output.raw).detach()
             usable = finite & torch.isfinite(output.logits).all(1)
@@ -147,39 +210,33 @@ class MixedStep:
             }
             shown = grouping.padded(raw.masked_fill(~finite[:, None], math.nan))
             whole = Streams(streams.weights.detach(), streams.memory, streams.rates, streams.batch_shares)
-            parts |= self._mapped.first(
-                whole, parts["logits"], parts["features"], parts["usable"], shown
-            )
-        return Seen(
-            records, grouping, clean, streams, output, grouping.flat(parts["answers"]), parts, leaf, resting, list(owner)
-        )
+            parts |= self.mapped.first(whole, parts["logits"], parts["features"], parts["usable"], shown)
+        return Look(clean, output, grouping.flat(parts["answers"]), parts, leaf)
 
     def _pass(self, images: Tensor, weights: Tensor, owner: Tensor, *, grad: bool) -> Output:
         """The network on images of several streams, ``owner`` [B] telling whose ``weights`` [S, P] each has."""
-        with torch.set_grad_enabled(grad), NormWeights(self._engine.learnables, weights[owner]):
-            return self._engine.forward(images, grad=grad)
+        with torch.set_grad_enabled(grad), own_weights(self.engine, weights[owner], images):
+            return self.engine.forward(images, grad=grad)
 
     # -- the second half -----------------------------------------------------------------------------------------------
 
     def learn(self, seen: Seen, scales: Sequence[float]) -> Finished:
         """Every stream learns from its images, as far as ``scales`` [S] let it; 0: not at all."""
-        with losses_in_full_precision(self._engine.device):
-            learners, selected = self._learners(seen, scales)
+        with losses_in_full_precision(self.engine.device):
+            learners, selected = self.learners(seen, scales)
             self._share = sum(selected[place] for place in learners) / len(seen.images)
             idle = [place for place, scale in enumerate(scales) if scale > 0 and place not in set(learners)]
-            ends = [self._end(seen, learners, self._gradient(seen, learners), selected)] if learners else []
+            changes = [(learners, self._change(seen, learners, self._gradient(seen, learners)))] if learners else []
             if idle:
-                ends.append(self._end(seen, idle, None, selected))
+                changes.append((idle, self._change(seen, idle, None)))
             # Nothing was written so far: what failed until here has changed no stream.
-            for end in ends:
-                self._write_back(seen, end, scales)
-        for place, share in seen.shares.items():
-            seen.records[place].share = share
-        for record in seen.opened:
-            record.gate_open = True
+            for places, change in changes:
+                self._write_back(seen, places, change, scales)
+        seen.keep_course()
+        ends = [End(places, change.found, change.result) for places, change in changes]
         return Finished(seen.parts, seen.grouping.sizes, ends)
 
-    def _learners(self, seen: Seen, scales: Sequence[float]) -> tuple[list[int], list[int]]:
+    def learners(self, seen: Seen, scales: Sequence[float]) -> tuple[list[int], list[int]]:
         """The streams that have something to learn from, and how many of its images each selected: the step's one read."""
         told, records = seen.told, seen.records
         counts = [0] * len(records)
@@ -193,36 +250,53 @@ class MixedStep:
                 if not told.gate[place]:
                     continue
                 seen.opened.append(record)
-            if self._selective:
+            if self.selective:
                 seen.shares[place] = counts[place] / seen.grouping.sizes[place]
-            if not self._selective or counts[place]:
+            if not self.selective or counts[place]:
                 learners.append(place)
         return learners, counts
 
     def _gradient(self, seen: Seen, learners: list[int]) -> Tensors:
-        """The gradient to follow of each learner, [L, P], with the losses behind it (SAR's two passes, or one)."""
-        chosen = torch.tensor(learners, device=self._engine.device)
+        """The gradient to follow of each learner, [L, P], with the losses behind it."""
+        assert seen.streams is not None
+        chosen = torch.tensor(learners, device=self.engine.device)
         rows, grouping = self._rows(seen, learners)
         selection = _selection_of(seen.parts["selection"], seen.grouping, grouping, rows)
         streams = seen.streams.take(chosen)
-        if seen.leaf is not None:
-            leaf, logits, features = seen.leaf, seen.output.logits[rows], seen.output.features[rows]
-        else:
+        if seen.look.leaf is None:
             leaf = streams.weights.clone().requires_grad_()
             output = self._pass(seen.images[rows], leaf, grouping.owner, grad=True)
-            logits, features = output.logits, output.features
-        first = self._mapped.loss(streams, grouping.padded(logits), grouping.padded(features), selection)
+            return self.gradient(streams, leaf, output, seen.images[rows], grouping, selection)
+        output = seen.look.output.take(rows)
+        return self.gradient(streams, seen.look.leaf, output, seen.images[rows], grouping, selection, chosen)
+
+    def gradient(
+        self,
+        streams: Streams,
+        leaf: Tensor,
+        output: Output,
+        images: Tensor,
+        grouping: Grouping,
+        selection: Tensors,
+        chosen: Tensor | None = None,
+    ) -> Tensors:
+        """The gradients of ``streams`` (SAR's two passes, or one) after the pass that gave ``output``.
+
+        ``leaf`` are the weights behind it, of which ``chosen`` are these streams' (None: all).
+        """
+        tables = grouping.padded(output.logits), grouping.padded(output.features)
+        first = self.mapped.loss(streams, *tables, selection)
         (gradient,) = torch.autograd.grad(first["total"].sum(), leaf)
-        gradient = gradient[chosen] if seen.leaf is not None else gradient
+        gradient = gradient if chosen is None else gradient[chosen]
         norm = gradient.norm(dim=1)
         if self._radius is None:
             nothing = norm * math.nan
             return {"first": first, "last": first, "gradient": gradient, "first_norm": norm, "second_norm": nothing}
         away = torch.vmap(lambda row: worst_step(row, self._radius or 0.0))(gradient)
-        leaf = (streams.weights + away).requires_grad_()
-        output = self._pass(seen.images[rows], leaf, grouping.owner, grad=True)
+        leaf = (streams.weights.detach() + away).requires_grad_()
+        output = self._pass(images, leaf, grouping.owner, grad=True)
         tables = grouping.padded(output.logits), grouping.padded(output.features)
-        last = self._mapped.loss(streams, *tables, selection, again=True)
+        last = self.mapped.loss(streams, *tables, selection, again=True)
         (second,) = torch.autograd.grad(last["total"].sum(), leaf)
         again = second.norm(dim=1)
         return {"first": first, "last": last, "gradient": second, "first_norm": norm, "second_norm": again}
@@ -230,51 +304,69 @@ class MixedStep:
     def _rows(self, seen: Seen, learners: list[int]) -> tuple[Tensor, Grouping]:
         """Rows of the batch that are learned from, and to which of the ``learners`` each belongs."""
         place = {stream: number for number, stream in enumerate(learners)}
-        used = seen.told.mask if self._selective else [True] * len(seen.owner)
+        used = seen.told.mask if self.selective else [True] * len(seen.owner)
         rows = [row for row, stream in enumerate(seen.owner) if stream in place and used[row]]
-        grouping = Grouping([place[seen.owner[row]] for row in rows], len(learners), self._engine.device)
-        return torch.tensor(rows, device=self._engine.device), grouping
+        grouping = Grouping([place[seen.owner[row]] for row in rows], len(learners), self.engine.device)
+        return torch.tensor(rows, device=self.engine.device), grouping
 
-    def _end(self, seen: Seen, places: list[int], found: Tensors | None, selected: list[int]) -> End:
-        """Weights and state of the streams at ``places`` after the batch; they are not written yet."""
-        chosen = torch.tensor(places, device=self._engine.device)
-        streams = seen.streams.take(chosen)
-        kept = ("logits", "features", "usable", "number", "selection", "gate")
-        parts = {name: _taken(value, chosen) for name, value in seen.parts.items() if name in kept}
-        forwards = 0 if self._radius is None else 1
-        computed = [self._computed(seen, place, found is not None, selected[place]) for place in places]
-        counts = torch.tensor(computed, device=self._engine.device)
+    def _change(self, seen: Seen, places: list[int], found: Tensors | None) -> Change:
+        """What the batch changes of the streams at ``places``."""
+        assert seen.streams is not None
+        chosen = torch.tensor(places, device=self.engine.device)
+        parts = {name: _taken(value, chosen) for name, value in seen.parts.items() if name in _KEPT}
+        keeps = torch.tensor([keeps_graph(seen.records[place]) for place in places], device=self.engine.device)
+        return self.change(seen.streams.take(chosen), parts, found, keeps)
+
+    def change(self, streams: Streams, parts: Tensors, found: Tensors | None, keeps: Tensor) -> Change:
+        """What a batch changes of ``streams``; the tensors of their states are changed, their weights are not."""
+        parts = {name: value for name, value in parts.items() if name in _KEPT}
         found = None if found is None else _detached_parts(found)
+        forwards = 0 if self._radius is None else 1
         with torch.no_grad():
-            result = self._mapped.end(streams, parts, found, (forwards, forwards + 1), counts)
+            counts = self._computed(parts, found, keeps)
+            result = self.mapped.end(streams, parts, found, (forwards, forwards + 1), counts)
         before, streams.weights = streams.weights, result.pop("weights")
-        return End(places, before, streams, found or {}, result)
+        return Change(before, streams, found or {}, result)
 
-    def _computed(self, seen: Seen, place: int, learns: bool, selected: int) -> tuple[int, int]:
-        """Samples that the stream's own adapter would have passed, forward and backward.
+    def _computed(self, parts: Tensors, found: Tensors | None, keeps: Tensor) -> Tensor:
+        """Samples that each stream's own adapter would have passed, forward and backward, [S, 2].
 
-        (A stream's state is that of an adapter, counters included, so that each can go on from the other's.)
+        (A stream's state is that of an adapter, counters included, so that each can go on from the other's.) ``keeps``
+        tells which adapters would have kept the graph of their first pass.
         """
-        number, record = seen.grouping.sizes[place], seen.records[place]
+        number, selected = parts["number"], parts["selection"]["mask"].sum(1)
         again = 0 if self._radius is None else 1
-        if not learns:
-            return number, 0
-        if not self._selective:
-            return number * (1 + again), number * (1 + again)
-        keeps_graph = (record.share or 0.0) > KEEP_GRAPH_ABOVE
-        if keeps_graph:
-            return number + selected * again, selected * (1 + again) + number - selected
-        return number + selected * (1 + again), selected * (1 + again)
+        resting = torch.stack((number, torch.zeros_like(number)), 1)
+        if found is None:
+            return resting
+        if self.selective:
+            with_graph = torch.stack((number + selected * again, selected * again + number), 1)
+            anew = torch.stack((number + selected * (1 + again), selected * (1 + again)), 1)
+            learning = torch.where(keeps[:, None], with_graph, anew)
+        else:
+            learning = torch.stack((number, number), 1) * (1 + again)
+        return torch.where(found["idle"][:, None], resting, learning) if "idle" in found else learning
 
-    def _write_back(self, seen: Seen, end: End, scales: Sequence[float]) -> None:
-        """The streams of ``end`` as they are now, with steps cut to their scale."""
-        for row, place in enumerate(end.places):
+    def _write_back(self, seen: Seen, places: list[int], change: Change, scales: Sequence[float]) -> None:
+        """The streams at ``places`` as they are now, with steps cut to their scale."""
+        weights = change.streams.weights
+        for row, place in enumerate(places):
             if scales[place] != 1:
-                end.streams.weights[row] = torch.lerp(end.before[row], end.streams.weights[row], scales[place])
-        self._slots.scatter([_slot(seen.records[place]) for place in end.places], end.streams)
+                weights[row] = torch.lerp(change.before[row], weights[row], scales[place])
+        self.slots.scatter([slot_of(seen.records[place]) for place in places], change.streams)
 
 
-def _slot(record: Record) -> int:
+_KEPT = ("logits", "features", "usable", "number", "selection", "gate")
+"""What the second half needs of the first."""
+
+
+def keeps_graph(record: Record) -> bool:
+    """Whether a stream's own adapter would have kept the graph of its first pass."""
+    return (record.share or 0.0) > KEEP_GRAPH_ABOVE
+
+
+def slot_of(record: Record) -> int:
+    """The place of an active stream."""
     assert record.slot is not None
     return record.slot
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wildtta.fleet.norm_weights import NormWeights
+from wildtta.fleet.norm_weights import own_weights
 from wildtta.step.engine import Engine
 from wildtta.step.learnables import Learnables
 from wildtta.step.report import Output
@@ -79,5 +79,5 @@ class StreamEngine(Engine):
         if grad:
             raise TypeError("a stream on its own predicts only: its gradients come from the fleet's passes")
         values = self.learnables.vector().expand(len(images), -1)
-        with torch.no_grad(), NormWeights(self.learnables, values):
+        with torch.no_grad(), own_weights(self, values, images):
             return super().forward(images, grad=False)

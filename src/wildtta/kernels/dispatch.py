@@ -9,6 +9,9 @@
 Under autocast torch's norms give float32, which the next layer casts. Where that is all that happens to the result, it is
 written in the narrow type at once: the same numbers, one pass less over memory. Every other call goes to torch, and so does
 every call once a kernel has failed.
+
+Where every sample has a γ and β of its own (:class:`wildtta.fleet.norm_weights.NormWeights`, entered before), norms take them
+here; what the kernels cannot take goes on to it.
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ from torch.overrides import TorchFunctionMode
 from wildtta.kernels import attention, group_norm, layer_norm
 
 Native = Callable[[], Tensor]
+OwnWeights = Callable[[Tensor], Tensor | None]
+"""From a parameter of a norm to the samples' own values of it [B, ...]; None: they share it."""
 
 
 @dataclass(eq=False)
@@ -47,11 +52,20 @@ class Dispatch(TorchFunctionMode):
     """Sends calls to our kernels for as long as the context lasts.
 
     ``smallest`` is the fewest values for which a GroupNorm is worth a launch. With ``emulated`` torch's own operations do
-    what the kernels would, to find out whether a network allows it.
+    what the kernels would, to find out whether a network allows it. ``own`` gives the samples' own γ and β.
     """
 
-    def __init__(self, device: torch.device, fusions: Fusions, smallest: int = 0, *, emulated: bool = False) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        fusions: Fusions,
+        smallest: int = 0,
+        *,
+        emulated: bool = False,
+        own: OwnWeights | None = None,
+    ) -> None:
         super().__init__()
+        self._own = own
         self._device = device.type
         self._fusions = fusions
         self._smallest = smallest
@@ -108,13 +122,15 @@ class Dispatch(TorchFunctionMode):
         bias: Tensor | None = None,
         eps: float = 1e-5,
     ) -> Tensor:
-        if weight is None or bias is None or not self._takes(input, weight, bias):
+        values = self._values(weight, bias)
+        if values is None or weight is None or not self._takes(input, *values):
             return native()
+        fusion, (weight, bias) = self._fusion_of(weight), values
         autocast = torch.is_autocast_enabled(self._device)
         known = layer_norm.suits(input, tuple(normalized_shape), weight, bias)
         if not known or (not autocast and not input.dtype == weight.dtype == bias.dtype):
             return native()
-        dtype = self._type_of_result(input, self._fusion_of(weight))
+        dtype = self._type_of_result(input, fusion)
         if self._emulated:
             return native().to(dtype)
         return layer_norm.LayerNorm.attempt(lambda: layer_norm.layer_norm(input, weight, bias, eps, dtype), native)
@@ -128,11 +144,12 @@ class Dispatch(TorchFunctionMode):
         bias: Tensor | None = None,
         eps: float = 1e-5,
     ) -> Tensor:
-        if weight is None or bias is None or input.numel() < self._smallest or not self._takes(input, weight, bias):
+        values = self._values(weight, bias)
+        if values is None or weight is None or input.numel() < self._smallest or not self._takes(input, *values):
             return native()
+        fusion, (weight, bias) = self._fusion_of(weight), values
         if not group_norm.suits(input, num_groups, weight, bias):
             return native()
-        fusion = self._fusion_of(weight)
         relu, dtype = fusion is not None, self._type_of_result(input, fusion)
         if self._emulated:
             z = (torch.relu(native()) if relu else native()).to(dtype)
@@ -147,6 +164,17 @@ class Dispatch(TorchFunctionMode):
 
     def relu(self, native: Native, input: Tensor, inplace: bool = False) -> Tensor:
         return native() if self._rectified.pop(id(input), None) is None else input
+
+    def _values(self, weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor] | None:
+        """γ and β as they are, or the samples' own; None where only one of them is there, or is the samples' own."""
+        if weight is None or bias is None:
+            return None
+        if self._own is None:
+            return weight, bias
+        gamma, beta = self._own(weight), self._own(bias)
+        if gamma is None and beta is None:
+            return weight, bias
+        return None if gamma is None or beta is None else (gamma, beta)
 
     def _takes(self, *tensors: Tensor) -> bool:
         """Whether these are plain tensors of the device: no subclasses, none within a transform such as ``vmap``."""

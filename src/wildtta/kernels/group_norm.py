@@ -24,7 +24,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
-from wildtta.kernels.norm import DTYPES, Norm, load
+from wildtta.kernels.norm import DTYPES, Norm, fit_together, load, row_stride
 from wildtta.kernels.operation import jit
 
 MOST_VALUES = 1 << 17
@@ -55,6 +55,12 @@ def _tile(
     """Offsets within the group [rows, columns] of pixels from ``column`` on, and which of these exist."""
     pixels = column + tl.arange(0, COLUMNS)[None, :]
     return channels * PIXELS + pixels, (channels < CHANNELS) & (pixels < PIXELS)
+
+
+@jit
+def _first_parameter(program: tl.tensor, groups: tl.tensor, stride: tl.tensor, CHANNELS: tl.constexpr) -> Any:
+    """Where the γ and β of this program's sample and group begin."""
+    return (program // groups).to(tl.int64) * stride + (program % groups) * CHANNELS
 
 
 @jit
@@ -101,12 +107,13 @@ def forward_kernel(
     rstds: tl.tensor,
     eps: tl.tensor,
     groups: tl.tensor,
+    stride: tl.tensor,  # from one sample's γ and β to the next one's
     CHANNELS: tl.constexpr, PIXELS: tl.constexpr,  # of a group
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr,  # of a tile
     RELU: tl.constexpr,
 ) -> None:
     program = tl.program_id(0)
-    start, first = program.to(tl.int64) * (CHANNELS * PIXELS), (program % groups) * CHANNELS
+    start, first = program.to(tl.int64) * (CHANNELS * PIXELS), _first_parameter(program, groups, stride, CHANNELS)
     x, z, gammas, betas = x + start, z + start, gammas + first, betas + first
     if WHOLE:
         channels, gamma, beta = _parameters(gammas, betas, 0, CHANNELS, ROWS)
@@ -188,12 +195,13 @@ def backward_kernel(
     dgammas: tl.tensor,
     dbetas: tl.tensor,
     groups: tl.tensor,
+    stride: tl.tensor,
     CHANNELS: tl.constexpr, PIXELS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr,
     RELU: tl.constexpr, WANTS_INPUT: tl.constexpr, WANTS_PARAMETERS: tl.constexpr,
 ) -> None:
     program = tl.program_id(0)
-    start, first = program.to(tl.int64) * (CHANNELS * PIXELS), (program % groups) * CHANNELS
+    start, first = program.to(tl.int64) * (CHANNELS * PIXELS), _first_parameter(program, groups, stride, CHANNELS)
     x, dz, dx, gammas, betas = x + start, dz + start, dx + start, gammas + first, betas + first
     dgammas, dbetas = dgammas + program * CHANNELS, dbetas + program * CHANNELS
     mean, rstd = tl.load(means + program), tl.load(rstds + program)
@@ -237,10 +245,10 @@ def suits(x: Tensor, groups: int, gamma: Tensor, beta: Tensor) -> bool:
     """Whether the kernels can be used: contiguous images of a known type, groups not too large, not too many sizes."""
     if x.dim() != 4 or x.numel() == 0 or not x.is_contiguous() or x.dtype not in DTYPES:
         return False
-    for parameter in (gamma, beta):
-        known = parameter.dtype in (torch.float32, x.dtype) and parameter.device == x.device
-        if not known or not parameter.is_contiguous() or len(parameter) != x.shape[1]:
-            return False
+    if not fit_together(gamma, beta) or gamma.shape[-1] != x.shape[1] or (gamma.dim() == 2 and len(gamma) != len(x)):
+        return False
+    if any(value.dtype not in (torch.float32, x.dtype) or value.device != x.device for value in (gamma, beta)):
+        return False
     channels, pixels = x.shape[1] // groups, x.shape[2] * x.shape[3]
     # torch has an error of its own for a single value: it is torch's to raise.
     if len(x) * channels * pixels == 1 or channels * pixels > MOST_VALUES:
@@ -253,7 +261,10 @@ def suits(x: Tensor, groups: int, gamma: Tensor, beta: Tensor) -> bool:
 def group_norm(
     x: Tensor, groups: int, gamma: Tensor, beta: Tensor, eps: float, *, relu: bool, dtype: torch.dtype
 ) -> Tensor:
-    """``F.group_norm(x, groups, gamma, beta, eps)``, through a ReLU where ``relu``, as ``dtype``; for what :func:`suits`."""
+    """``F.group_norm(x, groups, gamma, beta, eps)``, through a ReLU where ``relu``, as ``dtype``; for what :func:`suits`.
+
+    With ``gamma`` and ``beta`` [B, C] every sample has its own.
+    """
     return GroupNorm(groups, eps, relu, dtype)(x, gamma, beta)
 
 
@@ -270,20 +281,26 @@ class GroupNorm(Norm):
         z = torch.empty_like(x, dtype=self.dtype)
         mean, rstd = torch.empty((2, len(x), self.groups), dtype=torch.float32, device=x.device).unbind()
         constants = self._constants(x, FORWARD_TILE, FORWARD_VALUES)
-        forward_kernel[(mean.numel(),)](x, z, *inputs[1:], mean, rstd, self.eps, self.groups, **constants)
+        sizes = (self.eps, self.groups, row_stride(inputs[1]))
+        forward_kernel[(mean.numel(),)](x, z, *inputs[1:], mean, rstd, *sizes, **constants)
         return z, mean, rstd
 
-    def partial_sums(self, x: Tensor) -> int:
+    def partial_sums(self, x: Tensor, gamma: Tensor) -> int:
         return len(x)
 
     def launch_backward(self, given: Sequence[Tensor], gradients: Sequence[Tensor], **wanted: bool) -> None:
-        x = given[1]
+        x, gamma = given[1:3]
         constants = self._constants(x, BACKWARD_TILE, BACKWARD_VALUES)
-        backward_kernel[(len(x) * self.groups,)](*given, *gradients, self.groups, **constants, **wanted)
+        sizes = (self.groups, row_stride(gamma))
+        backward_kernel[(len(x) * self.groups,)](*given, *gradients, *sizes, **constants, **wanted)
 
     def by_torch(self, *inputs: Tensor) -> Tensor:
         x, gamma, beta = (value.float() for value in inputs)
-        y = F.group_norm(x, self.groups, gamma, beta, self.eps)
+        if gamma.dim() == 1:
+            y = F.group_norm(x, self.groups, gamma, beta, self.eps)
+        else:
+            pixels = (..., *[None] * (x.dim() - 2))
+            y = torch.addcmul(beta[pixels], F.group_norm(x, self.groups, eps=self.eps), gamma[pixels])
         return torch.relu(y) if self.relu else y
 
     def _constants(self, x: Tensor, tile: int, values_per_thread: int) -> dict[str, Any]:

@@ -9,6 +9,9 @@ With μ, σ² over a row of D values, x̂ = (x − μ)/√(σ² + ε) and r = 1/
 of differences, so that a large mean costs no digits. The backward kernel reads x and dy once for dx and the parameters'
 gradients; torch reads both twice. Each program adds up ∂γ and ∂β of its own rows, and torch adds the programs.
 
+A program has rows of one sample only, so that samples may have a γ and β of their own. Where all share one, the whole batch
+is one sample here.
+
 The output may have another type than x: a linear layer under autocast takes bfloat16, so float32 need not be written.
 """
 
@@ -24,7 +27,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
-from wildtta.kernels.norm import DTYPES, Norm, load
+from wildtta.kernels.norm import DTYPES, Norm, fit_together, load, row_stride
 from wildtta.kernels.operation import jit, processors
 
 WIDEST = 8192
@@ -40,11 +43,15 @@ PROGRAMS_PER_PROCESSOR = 4
 
 
 @jit
-def _tile(first: tl.tensor, rows: tl.tensor, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr) -> Any:
-    """Rows from ``first`` on, offsets of their values [ROWS, COLUMNS], and which of these exist."""
+def _tile(
+    sample: tl.tensor, first: tl.tensor, rows: tl.tensor, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+) -> Any:
+    """Rows of a sample from ``first`` on: their numbers and which exist, the offsets of their values and which exist."""
     row = first + tl.arange(0, ROWS)
     columns = tl.arange(0, COLUMNS)[None, :]
-    return row, row[:, None].to(tl.int64) * WIDTH + columns, (row[:, None] < rows) & (columns < WIDTH)
+    number = sample * rows + row
+    offsets = number[:, None].to(tl.int64) * WIDTH + columns
+    return number, row < rows, offsets, (row[:, None] < rows) & (columns < WIDTH)
 
 
 @jit
@@ -55,23 +62,27 @@ def forward_kernel(
     beta: tl.tensor,
     means: tl.tensor,
     rstds: tl.tensor,
-    rows: tl.tensor,
+    rows: tl.tensor,  # of a sample
+    tiles: tl.tensor,  # of a sample
+    stride: tl.tensor,  # from one sample's γ and β to the next one's
     eps: tl.tensor,
     WIDTH: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ) -> None:
     """y, μ and r of ROWS rows."""
-    row, offsets, exists = _tile(tl.program_id(0) * ROWS, rows, WIDTH, ROWS, COLUMNS)
+    sample, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
+    row, row_exists, offsets, exists = _tile(sample, tile * ROWS, rows, WIDTH, ROWS, COLUMNS)
     columns = tl.arange(0, COLUMNS)[None, :]
+    gamma, beta = gamma + sample.to(tl.int64) * stride, beta + sample.to(tl.int64) * stride
     values = load(x, offsets, exists)
     mean = tl.sum(values, 1) / WIDTH
     difference = tl.where(exists, values - mean[:, None], 0.0)
     rstd = 1.0 / tl.sqrt(tl.sum(difference * difference, 1) / WIDTH + eps)
     result = difference * rstd[:, None] * load(gamma, columns, columns < WIDTH) + load(beta, columns, columns < WIDTH)
     tl.store(y + offsets, result.to(y.dtype.element_ty), mask=exists)
-    tl.store(means + row, mean, mask=row < rows)
-    tl.store(rstds + row, rstd, mask=row < rows)
+    tl.store(means + row, mean, mask=row_exists)
+    tl.store(rstds + row, rstd, mask=row_exists)
 
 
 @jit
@@ -84,8 +95,10 @@ def backward_kernel(
     dx: tl.tensor,
     dgammas: tl.tensor,
     dbetas: tl.tensor,
-    rows: tl.tensor,
-    tiles: tl.tensor,
+    rows: tl.tensor,  # of a sample
+    parts: tl.tensor,  # programs that share a sample
+    tiles: tl.tensor,  # of each of them
+    stride: tl.tensor,  # from one sample's γ to the next one's
     WIDTH: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -94,13 +107,14 @@ def backward_kernel(
 ) -> None:
     """dx of ``tiles`` times ROWS rows, and what these add to ∂γ and ∂β: both are [programs, WIDTH]."""
     program = tl.program_id(0)
+    sample, part = program // parts, program % parts
     columns = tl.arange(0, COLUMNS)[None, :]
-    weight = load(gamma, columns, columns < WIDTH)
+    weight = load(gamma + sample.to(tl.int64) * stride, columns, columns < WIDTH)
     dgamma = tl.zeros([ROWS, COLUMNS], tl.float32)
     dbeta = tl.zeros([ROWS, COLUMNS], tl.float32)
     for tile in range(tiles):
-        row, offsets, exists = _tile((program * tiles + tile) * ROWS, rows, WIDTH, ROWS, COLUMNS)
-        mean, rstd = load(means, row, row < rows), load(rstds, row, row < rows)
+        row, row_exists, offsets, exists = _tile(sample, (part * tiles + tile) * ROWS, rows, WIDTH, ROWS, COLUMNS)
+        mean, rstd = load(means, row, row_exists), load(rstds, row, row_exists)
         slope = load(dy, offsets, exists)
         # 0 where nothing exists, since dy is.
         normal = (load(x, offsets, exists) - mean[:, None]) * rstd[:, None]
@@ -127,12 +141,16 @@ def suits(x: Tensor, shape: tuple[int, ...], gamma: Tensor, beta: Tensor) -> boo
     if len(shape) != 1 or x.dim() < 1 or x.numel() == 0 or not 1 < x.shape[-1] == shape[0] <= WIDEST:
         return False
     known = all(tensor.dtype in DTYPES for tensor in (x, gamma, beta))
-    placed = x.device == gamma.device == beta.device and gamma.is_contiguous() and beta.is_contiguous()
-    return known and placed and gamma.shape == beta.shape == x.shape[-1:]
+    if not known or not fit_together(gamma, beta) or x.device != gamma.device or gamma.shape[-1] != x.shape[-1]:
+        return False
+    return gamma.dim() == 1 or (x.dim() > 1 and len(x) % len(gamma) == 0)
 
 
 def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
-    """``F.layer_norm(x, x.shape[-1:], gamma, beta, eps)`` as ``dtype``, for what :func:`suits`."""
+    """``F.layer_norm(x, x.shape[-1:], gamma, beta, eps)`` as ``dtype``, for what :func:`suits`.
+
+    With ``gamma`` and ``beta`` [B, D] every sample has its own; x begins with the samples, or with several rows of each.
+    """
     return LayerNorm(eps, dtype)(x.contiguous(), gamma, beta)
 
 
@@ -143,26 +161,32 @@ class LayerNorm(Norm):
     name: ClassVar[str] = "LayerNorm"
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        x = inputs[0]
-        count = x.numel() // x.shape[-1]
+        x, gamma = inputs[:2]
+        samples, rows = _samples_and_rows(x, gamma)
         y = torch.empty_like(x, dtype=self.dtype)
-        mean, rstd = torch.empty((2, count), dtype=torch.float32, device=x.device).unbind()
+        mean, rstd = torch.empty((2, samples * rows), dtype=torch.float32, device=x.device).unbind()
         tile = _tile_for(x)
-        forward_kernel[(triton.cdiv(count, tile["ROWS"]),)](x, y, *inputs[1:], mean, rstd, count, self.eps, **tile)
+        tiles = triton.cdiv(rows, tile["ROWS"])
+        sizes = (rows, tiles, row_stride(gamma), self.eps)
+        forward_kernel[(samples * tiles,)](x, y, *inputs[1:], mean, rstd, *sizes, **tile)
         return y, mean, rstd
 
-    def partial_sums(self, x: Tensor) -> int:
-        return _programs_and_tiles(x)[0]
+    def partial_sums(self, x: Tensor, gamma: Tensor) -> int:
+        return _samples_and_rows(x, gamma)[0] * _parts_and_tiles(x, gamma)[0]
 
     def launch_backward(self, given: Sequence[Tensor], gradients: Sequence[Tensor], **wanted: bool) -> None:
         dy, x, gamma, _, mean, rstd = given
-        programs, tiles = _programs_and_tiles(x)
-        sizes = (len(mean), tiles)
-        backward_kernel[(programs,)](dy, x, gamma, mean, rstd, *gradients, *sizes, **_tile_for(x), **wanted)
+        samples, rows = _samples_and_rows(x, gamma)
+        parts, tiles = _parts_and_tiles(x, gamma)
+        sizes = (rows, parts, tiles, row_stride(gamma))
+        backward_kernel[(samples * parts,)](dy, x, gamma, mean, rstd, *gradients, *sizes, **_tile_for(x), **wanted)
 
     def by_torch(self, *inputs: Tensor) -> Tensor:
         x, gamma, beta = (value.float() for value in inputs)
-        return F.layer_norm(x, x.shape[-1:], gamma, beta, self.eps)
+        if gamma.dim() == 1:
+            return F.layer_norm(x, x.shape[-1:], gamma, beta, self.eps)
+        normal = F.layer_norm(x, x.shape[-1:], eps=self.eps).view(len(gamma), -1, x.shape[-1])
+        return torch.addcmul(beta[:, None], normal, gamma[:, None]).view(x.shape)
 
 
 def _tile_for(x: Tensor) -> dict[str, int]:
@@ -173,8 +197,16 @@ def _tile_for(x: Tensor) -> dict[str, int]:
     return {"WIDTH": x.shape[-1], "ROWS": rows, "COLUMNS": columns, "num_warps": warps}
 
 
-def _programs_and_tiles(x: Tensor) -> tuple[int, int]:
-    """How many programs share a backward pass, and the tiles of each."""
-    in_all = triton.cdiv(x.numel() // x.shape[-1], _tile_for(x)["ROWS"])
-    tiles = triton.cdiv(in_all, PROGRAMS_PER_PROCESSOR * processors(x.device))
+def _samples_and_rows(x: Tensor, gamma: Tensor) -> tuple[int, int]:
+    """Samples with a γ of their own (1 where all share it), and the rows of each."""
+    samples = 1 if gamma.dim() == 1 else len(gamma)
+    return samples, x.numel() // x.shape[-1] // samples
+
+
+def _parts_and_tiles(x: Tensor, gamma: Tensor) -> tuple[int, int]:
+    """How many programs share a sample's backward pass, and the tiles of each: as many as fit onto the GPU together."""
+    samples, rows = _samples_and_rows(x, gamma)
+    in_all = triton.cdiv(rows, _tile_for(x)["ROWS"])
+    parts = max(1, PROGRAMS_PER_PROCESSOR * processors(x.device) // samples)
+    tiles = triton.cdiv(in_all, parts)
     return triton.cdiv(in_all, tiles), tiles

@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 T = TypeVar("T")
 Gradients = tuple[Tensor | None, ...]
-_on_device_of = cast(Any, torch.cuda.device_of)
+on_device_of = cast(Any, torch.cuda.device_of)
 """Triton launches on the current device, which need not be the tensors'."""
 
 
@@ -43,7 +43,7 @@ class Operation(ABC):
         """The result by torch alone: for a backward pass whose kernel fails after the forward pass has run."""
 
     def __call__(self, *inputs: Tensor) -> Tensor:
-        with _on_device_of(inputs[0]):
+        with on_device_of(inputs[0]):
             if torch.is_grad_enabled() and any(value.requires_grad for value in inputs):
                 return cast(Tensor, cast(Any, _WithGradient).apply(self, *inputs))
             return self.forward(*inputs)[0]
@@ -80,7 +80,7 @@ class _WithGradient(torch.autograd.Function):
         operation: Operation = ctx.operation
         wanted = ctx.needs_input_grad[1:]
         inputs, kept = ctx.saved_tensors[: ctx.inputs], ctx.saved_tensors[ctx.inputs :]
-        with _on_device_of(gradient):
+        with on_device_of(gradient):
             found = operation.attempt(
                 lambda: operation.backward(gradient, inputs, kept, wanted),
                 lambda: _gradients_by_torch(operation, inputs, wanted, gradient),

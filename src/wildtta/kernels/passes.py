@@ -16,7 +16,7 @@ from wildtta.kernels.layout import MapLayout
 from wildtta.kernels.operation import generation
 
 if TYPE_CHECKING:
-    from wildtta.kernels.dispatch import Fusions
+    from wildtta.kernels.dispatch import Fusions, OwnWeights
 
 WORTH_A_LAUNCH = 1 << 20
 """Values below which launching a GroupNorm from Python costs more than it saves (in a recorded step it costs nothing)."""
@@ -50,14 +50,27 @@ class FastPasses:
     def __init__(self, network: nn.Module, head: nn.Module) -> None:
         self.kernels: bool | None = None
         """Whether our kernels run on CUDA: None where they pay, True wherever they can, False never."""
+        self.own_weights: OwnWeights | None = None
+        """While every sample has its own γ and β: these, by parameter."""
         self.layout = MapLayout(network)
         self._network = network
         self._head = head
         self._fusions: dict[bool, Fusions] = {}
 
-    def run(self, images: Tensor) -> Any:
-        """``network(images)``, in the memory layout that suits the device."""
-        return self.layout.run(self._network, images)
+    def run(self, images: Tensor, *, is_part: bool = False) -> Any:
+        """``network(images)``, in the memory layout that suits the device; ``is_part``: of a larger batch."""
+        return self.layout.run(self._network, images, is_part=is_part)
+
+    def parts(self, images: Tensor) -> tuple[Tensor, ...]:
+        """The batch in the parts that a network which treats samples one by one is best given them in.
+
+        One where every sample has its own weights, or a hook on the network would see parts of a batch.
+        """
+        parts = self.layout.parts(images) if self.own_weights is None else (images,)
+        hooked = len(parts) > 1 and any(
+            module._forward_hooks or module._forward_pre_hooks for module in self._network.modules()
+        )
+        return (images,) if hooked else parts
 
     def applied(self, images: Tensor, *, recording: bool = False) -> contextlib.AbstractContextManager[Any]:
         """Our kernels for one pass over ``images``; ``recording``: into a CUDA graph, where launching costs nothing."""
@@ -66,7 +79,12 @@ class FastPasses:
         from wildtta.kernels.dispatch import Dispatch
 
         smallest = 0 if self.kernels or recording else WORTH_A_LAUNCH
-        return Dispatch(images.device, self._fusions_for(images), smallest)
+        return Dispatch(images.device, self._fusions_for(images), smallest, own=self.own_weights)
+
+    def find_fusions(self, images: Tensor) -> None:
+        """Look for what can be fused, ahead of a pass in which no other may run."""
+        if self.kernels is not False and kernels_run_on(images.device):
+            self._fusions_for(images)
 
     def forget(self) -> None:
         """Look again for what can be fused (the network moved)."""

@@ -325,9 +325,17 @@ class Engine:
         return self._forward(images, grad=grad)
 
     def _forward(self, images: Tensor, *, grad: bool) -> Output:
+        if self.inputs is None and self.compiled is None and self.joint is None and not self.network.has_batch_norm:
+            parts = self.fast.parts(images)
+            if len(parts) > 1 and (first := self._passed(parts[0], grad=grad, is_part=True)).joins:
+                others = [self._passed(part, grad=grad, is_part=True) for part in parts[1:]]
+                return Output.joined(images, [first, *others])
+        return self._passed(images, grad=grad)
+
+    def _passed(self, images: Tensor, *, grad: bool, is_part: bool = False) -> Output:
         by_median = self.normalised_by(_as_they_are if self.median and not self._ruled else None)
         with torch.set_grad_enabled(grad), pass_precision(self.precision, images.device), by_median:
-            raw, passes = self._run(images)
+            raw, passes = self._run(images, is_part=is_part)
         logits = logits_of(raw)
         pixels = getattr(self.network.module, "rows_per_sample", 1) > 1 and len(logits) % len(images) == 0
         if logits.dim() != 2 or (len(logits) != len(images) and not pixels):
@@ -338,7 +346,7 @@ class Engine:
         features = features_of(self.network.head, passes, logits)
         return Output(images, logits.to(self.dtype), features.to(self.dtype), raw)
 
-    def _run(self, images: Tensor) -> tuple[Any, HeadPasses]:
+    def _run(self, images: Tensor, *, is_part: bool) -> tuple[Any, HeadPasses]:
         """The network's result and what entered and left its head."""
         if self.compiled is not None:
             return self.compiled(images) if self.inputs is None else self.inputs.run(self.compiled, images)
@@ -347,7 +355,7 @@ class Engine:
                 return self.inputs.run(self.network.module, images), tap.take()
         fast = self.fast.applied(images, recording=self.fixed_shapes)
         with fast, contextlib.closing(FeatureTap(self.network.head)) as tap:
-            return self.fast.run(images), tap.take()
+            return self.fast.run(images, is_part=is_part), tap.take()
 
     def forward_to(self, stage: str, images: Tensor, *, grad: bool) -> Tensor:
         """What the module named ``stage`` gives for ``images``; the network is run no further."""

@@ -16,9 +16,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import gc
 import threading
 import warnings
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -72,21 +73,7 @@ class GraphRunner:
     # -- whether ---------------------------------------------------------------------------------------------------------
 
     def _key(self, images: Tensor) -> Hashable:
-        engine = self.engine
-        backends = torch.backends
-        return (
-            tuple(images.shape),
-            images.dtype,
-            engine.lr,
-            engine.precision,
-            engine.fast.kernels,
-            torch.is_autocast_enabled("cuda"),
-            torch.get_autocast_dtype("cuda"),
-            backends.cuda.matmul.allow_tf32,
-            backends.cudnn.allow_tf32,
-            engine.learnables.parameters[0].data_ptr(),
-            engine.network.reference.data_ptr(),
-        )
+        return self.engine.lr, setting_of(self.engine, images)
 
     def ready_for(self, images: Tensor) -> bool:
         """Whether this batch is replayed: its shape came last time too, and its steps can be recorded."""
@@ -163,30 +150,11 @@ class GraphRunner:
         return self._recordings[key]
 
     def _record(self, work: Callable[[], Any]) -> Recording:
-        """Run ``work`` a few times on the side (libraries choose their kernels), then record it; the state is put back."""
+        """Record ``work``; the state is put back."""
         self._pool = self._pool or torch.cuda.graph_pool_handle()
-        cudnn = torch.backends.cudnn
-        timed = cudnn.flags(
-            enabled=cudnn.enabled,
-            benchmark=cudnn.benchmark or self.engine.fastest,
-            deterministic=cudnn.deterministic,
-            allow_tf32=cudnn.allow_tf32,
-        )
-        with _RECORDING, self._unchanged_state(), timed:
-            # What ran eagerly is cached by the allocator; neither a side stream nor a recording can use it.
-            _release_cached_memory()
-            stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                for _ in range(_WARM_UP_RUNS):
-                    work()
-            torch.cuda.current_stream().wait_stream(stream)
-            _release_cached_memory()
-            graph = torch.cuda.CUDAGraph()
-            # Other threads may use the device meanwhile: what they do is no part of this recording, and no error in it.
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-                result = work()
-        return Recording(graph, result)
+        with self._unchanged_state():
+            (recording,) = record([lambda _: work()], self._pool, fastest=self.engine.fastest)
+        return recording
 
     @contextlib.contextmanager
     def _unchanged_state(self) -> Iterator[None]:
@@ -206,6 +174,72 @@ class GraphRunner:
         self._recordings.clear()
         self._static_images.clear()
         self._pool = None
+
+
+def record(works: Sequence[Callable[[Any], Any]], pool: Any, *, fastest: bool) -> list[Recording]:
+    """Run pieces of work a few times on the side (libraries choose their kernels), then record each as a graph.
+
+    They are replayed in this order: each is given the result of the one before, the first None. ``fastest``: libraries may
+    time their kernels.
+    """
+    cudnn = torch.backends.cudnn
+    timed = cudnn.flags(
+        enabled=cudnn.enabled,
+        benchmark=cudnn.benchmark or fastest,
+        deterministic=cudnn.deterministic,
+        allow_tf32=cudnn.allow_tf32,
+    )
+    with _RECORDING, timed, _no_garbage_collected():
+        # What ran eagerly is cached by the allocator; neither a side stream nor a recording can use it.
+        _release_cached_memory()
+        stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(_WARM_UP_RUNS):
+                result = None
+                for work in works:
+                    result = work(result)
+        del result
+        torch.cuda.current_stream().wait_stream(stream)
+        _release_cached_memory()
+        recordings: list[Recording] = []
+        for work in works:
+            graph = torch.cuda.CUDAGraph()
+            before = recordings[-1].result if recordings else None
+            # Other threads may use the device meanwhile: what they do is no part of this recording, and no error in it.
+            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+                recordings.append(Recording(graph, work(before)))
+    return recordings
+
+
+@contextlib.contextmanager
+def _no_garbage_collected() -> Iterator[None]:
+    """What is unused goes before, and nothing within: giving device memory back breaks a recording, whoever held it."""
+    collecting = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def setting_of(engine: Engine, images: Tensor) -> Hashable:
+    """What a recording is made for beside its method: shapes and types, precision, kernels, where the network is."""
+    backends = torch.backends
+    return (
+        tuple(images.shape),
+        images.dtype,
+        engine.precision,
+        engine.fast.kernels,
+        torch.is_autocast_enabled("cuda"),
+        torch.get_autocast_dtype("cuda"),
+        backends.cuda.matmul.allow_tf32,
+        backends.cudnn.allow_tf32,
+        engine.learnables.parameters[0].data_ptr(),
+        engine.network.reference.data_ptr(),
+    )
 
 
 def _release_cached_memory() -> None:

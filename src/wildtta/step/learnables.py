@@ -6,6 +6,7 @@ storage never moves: values are gathered into a vector, worked on there, and cop
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -42,10 +43,7 @@ class Learnables:
     @property
     def dtype(self) -> torch.dtype:
         """The widest type among the parameters."""
-        dtype = self.parameters[0].dtype
-        for parameter in self.parameters:
-            dtype = torch.promote_types(dtype, parameter.dtype)
-        return dtype
+        return functools.reduce(torch.promote_types, {parameter.dtype for parameter in self.parameters})
 
     def _prepare(self) -> list[Tensor]:
         """Views into one workspace, one per parameter; made anew when the network moved or changed its type."""
@@ -58,8 +56,9 @@ class Learnables:
 
     def vector(self) -> Tensor:
         """A copy of the present values."""
+        dtype = self.dtype
         with torch.no_grad():
-            return torch.cat([parameter.reshape(-1).to(self.dtype) for parameter in self.parameters])
+            return torch.cat([parameter.reshape(-1).to(dtype) for parameter in self.parameters])
 
     def assign(self, values: Tensor) -> None:
         """Write ``values`` into the parameters, in place."""
@@ -83,7 +82,8 @@ class Learnables:
             found = torch.autograd.grad(loss, wanted, allow_unused=True, retain_graph=retain_graph)
         filled = [torch.zeros_like(at) if piece is None else piece for piece, at in zip(found, wanted, strict=True)]
         number = len(self.parameters)
-        vector = torch.cat([piece.reshape(-1).to(self.dtype) for piece in filled[:number]])
+        dtype = self.dtype
+        vector = torch.cat([piece.reshape(-1).to(dtype) for piece in filled[:number]])
         return vector if self.averaged is None else self.averaged(vector), filled[number:]
 
     def split(self, vector: Tensor) -> dict[str, Tensor]:
@@ -96,4 +96,5 @@ class Learnables:
 
     def join(self, tensors: dict[str, Tensor]) -> Tensor:
         """The inverse of :meth:`split`."""
-        return torch.cat([tensors[name].reshape(-1).to(self.device, self.dtype) for name in self.names])
+        dtype = self.dtype
+        return torch.cat([tensors[name].reshape(-1).to(self.device, dtype) for name in self.names])

@@ -90,6 +90,9 @@ class Gradient:
     forwards: int = 0
     """Forward passes of each sample beyond the first."""
     backwards: int = 0
+    idle: Tensor | None = None
+    """Whether nothing was to be learned (a boolean on the device), where a recorded step passes the samples all the same:
+    ``value`` is 0 then, and nothing is counted as selected."""
 
     @classmethod
     def none(cls, engine: Engine) -> Gradient:
@@ -321,6 +324,8 @@ def _count(
         counted = torch.zeros_like(counted)
     elif seen.gate is not None:
         counted = counted * seen.gate
+    if found.idle is not None:
+        counted = counted * ~found.idle
     passes = {
         "forwards": number + found.forwards * counted + selection.further_forwards,
         "backwards": found.backwards * counted + selection.further_backwards,

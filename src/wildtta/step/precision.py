@@ -11,7 +11,6 @@ from contextvars import ContextVar
 from typing import Literal, get_args
 
 import torch
-from torch import Tensor
 
 Precision = Literal["fp32", "tf32", "bf16"] | None
 PRECISIONS: tuple[str, ...] = (*get_args(Literal["fp32", "tf32", "bf16"]), "auto")
@@ -85,22 +84,28 @@ def losses_in_full_precision(device: torch.device) -> Iterator[None]:
             _callers_autocast.reset(token)
 
 
-def fastest_precision(one_pass: Callable[[Tensor, Precision], None], images: Tensor) -> Precision:
-    """The faster of tf32 (fp32 where there are no tensor cores) and bf16 for this network, device and batch.
+_WARM_UP_RUNS = 6
+"""A step is recorded when its shape has come for the second or third time, its halves one after the other."""
+_TIMED_RUNS = 5
 
-    Each is run twice to warm up and timed three times; the medians decide.
+
+def fastest_precision(run: Callable[[Precision], object], device: torch.device, *, passes: bool) -> Precision:
+    """The faster of tf32 (fp32 where there are no tensor cores) and bf16, by the medians of ``run``.
+
+    ``passes``: it is one pass of the network, which needs no more than two runs to warm up, and not a whole step.
     """
-    cuda = images.device.type == "cuda"
+    cuda = device.type == "cuda"
     candidates: tuple[Precision, ...] = ("tf32", "bf16") if cuda else ("fp32", "bf16")
+    warm_up, timed = (2, 3) if passes else (_WARM_UP_RUNS, _TIMED_RUNS)
     medians: dict[Precision, float] = {}
     for precision in candidates:
         times = []
-        for _ in range(5):
+        for _ in range(warm_up + timed):
             started = time.perf_counter()
-            with step_precision(precision, images.device):
-                one_pass(images, precision)
+            with step_precision(precision, device):
+                run(precision)
             if cuda:
-                torch.cuda.synchronize(images.device)
+                torch.cuda.synchronize(device)
             times.append(time.perf_counter() - started)
-        medians[precision] = statistics.median(times[2:])
+        medians[precision] = statistics.median(times[warm_up:])
     return min(medians, key=lambda precision: medians[precision])

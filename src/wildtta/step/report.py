@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -50,6 +50,17 @@ class Output:
         logits = logits.detach()
         raw = with_logits(self.raw, logits.to(logits_of(self.raw).dtype))
         return Output(self.images, logits, self.features.detach(), raw, self.usable)
+
+    @property
+    def joins(self) -> bool:
+        """Whether it can be joined with the passes over other parts of a batch: the network returned a row per image."""
+        return isinstance(self.raw, Tensor) and len(self.raw) == len(self.images) == len(self.features)
+
+    @classmethod
+    def joined(cls, images: Tensor, parts: Sequence[Output]) -> Output:
+        """One pass over ``images``, of passes over its parts."""
+        columns = zip(*((part.logits, part.features, part.raw) for part in parts), strict=True)
+        return cls(images, *(torch.cat(column) for column in columns))
 
     def take(self, positions: Tensor) -> Output:
         """The samples at ``positions``."""

@@ -20,9 +20,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from wildtta.kernels.passes import kernels_run_on
+from wildtta.methods.mapping import is_mapped, streams_first
 from wildtta.methods.sar2.redundancy import (
     ColumnRedundancy,
     Normalisation,
+    RowRedundancy,
     normalise_rows,
     redundancy_from_moments,
 )
@@ -100,6 +103,9 @@ class Moments:
                 self.arriving, self.leaving, self.outer, self.total, count, variance_floor
             )
             return found[0]
+        if normalisation in ("rows", "rows_centred"):
+            found = RowRedundancy.apply(self.arriving, self.leaving, self.outer, count)
+            return found[0]
         first = self.total - self.leaving.sum(0) + self.arriving.sum(0)
         second = self.outer - self.leaving.T @ self.leaving + self.arriving.T @ self.arriving
         return redundancy_from_moments(count, first, second, normalisation=normalisation, variance_floor=variance_floor)
@@ -122,7 +128,7 @@ def moments(state: State, live: Centroids, normalisation: Normalisation) -> Mome
     else:
         stays = state["bank_filled"].clone()
         stays.index_fill_(0, live.labels, False)
-        stored = state["bank_rows"].to(wide).masked_fill(~stays[:, None], 0.0).sum(0)
+        stored = state["bank_rows"].masked_fill(~stays[:, None], 0.0).sum(0).to(wide)
         plain = stored + rows.masked_fill(~live.first[:, None], 0.0).sum(0)
     return Moments(
         count=state["bank_count"] + (live.first & ~state["bank_filled"][live.labels]).sum(),
@@ -161,8 +167,7 @@ def refresh(
     known = filled & writes
     leaving = normalise_rows(old_rows.to(wide), normalisation).masked_fill(~known[:, None], 0.0)
     arriving = normalise_rows(new_rows.to(wide), normalisation).masked_fill(~writes[:, None], 0.0)
-    # Not addmm_ in place: a fleet maps this over its streams, and torch cannot map that one.
-    state["bank_outer"].add_(torch.cat((arriving, leaving)).T @ torch.cat((arriving, -leaving)))
+    _add_products(state["bank_outer"], torch.cat((arriving, leaving)), torch.cat((arriving, -leaving)))
     state["bank_sum"].add_(arriving.sum(0) - leaving.sum(0))
     state["bank_count"].add_((writes & ~known).sum())
     # Samples of one class carry the same new row, so that their order does not matter.
@@ -171,12 +176,54 @@ def refresh(
     state["bank_filled"][bin_label].fill_(False)
 
 
+def _add_products(sums: Tensor, left: Tensor, right: Tensor) -> None:
+    """sums ← sums + leftᵀ right, in place: D×D numbers are read and written once.
+
+    torch cannot map this over the streams of a fleet, so it is done here for all of them at once.
+    """
+    if not is_mapped(sums):
+        sums.addmm_(left.T, right)
+        return
+    tables = [streams_first(value) for value in (sums, left, right)]
+
+    def by_torch() -> None:
+        tables[0].baddbmm_(tables[1].mT, tables[2])
+
+    if kernels_run_on(sums.device):
+        from wildtta.kernels.changed_products import ChangedProducts, add_products, suits
+
+        if suits(tables[0], tables[1]):
+            ChangedProducts.attempt(lambda: add_products(*tables), by_torch)
+            return
+    by_torch()
+
+
 def clear(state: State, trigger: Tensor) -> None:
     """Empty the bank where ``trigger`` (a boolean scalar on the device) holds."""
     keep = ~trigger
     state["bank_filled"].logical_and_(keep)
-    for name in ("bank_count", "bank_sum", "bank_outer"):
+    for name in ("bank_count", "bank_sum"):
         state[name].mul_(keep)
+    _clear_where(state["bank_outer"], trigger)
+
+
+def _clear_where(values: Tensor, trigger: Tensor) -> None:
+    """values ← 0 where ``trigger``. Of many streams, only those that are cleared are touched, where a kernel can do that."""
+    if not is_mapped(values):
+        values.mul_(~trigger)
+        return
+    table, flags = streams_first(values), streams_first(trigger)
+
+    def by_torch() -> None:
+        table.mul_(~flags.view(-1, *[1] * (table.dim() - 1)))
+
+    if kernels_run_on(values.device) and table.is_contiguous():
+        from wildtta.kernels.changed_products import ChangedProducts
+        from wildtta.kernels.clear_where import clear_where
+
+        ChangedProducts.attempt(lambda: clear_where(table, flags), by_torch)
+    else:
+        by_torch()
 
 
 def resum(state: State, normalisation: Normalisation) -> None:

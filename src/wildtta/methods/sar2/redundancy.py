@@ -6,12 +6,14 @@ Notation: C classes, D feature dimensions, N rows; natural logarithm throughout.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from wildtta.kernels.passes import kernels_run_on
 from wildtta.methods.losses import entropy
 
 DEAD_VARIANCE = 1e-10
@@ -42,7 +44,7 @@ def normalise_rows(rows: Tensor, normalisation: Normalisation) -> Tensor:
 def dead_columns(variance: Tensor, noise: Tensor) -> Tensor:
     """Columns without variance: what is there is rounding (``noise``), or nothing beside the others."""
     values = variance.detach()
-    return values <= torch.maximum(noise, DEAD_VARIANCE * values.clamp(min=0).mean())
+    return values <= torch.maximum(noise, DEAD_VARIANCE * values.clamp(min=0).mean(-1, keepdim=True))
 
 
 def redundancy_from_moments(
@@ -117,6 +119,86 @@ def inequity(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     return inequity_of_logits(F.linear(rows.mean(0, keepdim=True), weight, bias))
 
 
+def changed_products(
+    stored: Tensor, arriving: Tensor, leaving: Tensor, weights: Tensor, vectors: Tensor
+) -> tuple[Tensor, Tensor]:
+    """q_i = Σ_j A_ij² w_j [..., D] and Y_b = A v_b [..., B, D] of A = ``stored`` + Σ aaᵀ − Σ llᵀ [..., D, D], off its diagonal.
+
+    (Left in and taken off afterwards, a diagonal would leave its rounding behind, which is large beside the rest where a mean
+    is far above its deviation.)
+    """
+    changes = torch.cat((arriving, leaving), -2)
+    if kernels_run_on(stored.device):
+        from wildtta.kernels import changed_products as kernel
+
+        if kernel.suits(stored, changes):
+            operation = kernel.ChangedProducts(arriving.shape[-2])
+
+            def ours() -> tuple[Tensor, ...]:
+                return operation.forward(stored, changes, weights, vectors)
+
+            def torchs() -> tuple[Tensor, ...]:
+                return _changed_products(stored, changes, arriving.shape[-2], weights, vectors)
+
+            squares, products = operation.attempt(ours, torchs)
+            return squares, products
+    return _changed_products(stored, changes, arriving.shape[-2], weights, vectors)
+
+
+def _changed_products(
+    stored: Tensor, changes: Tensor, arriving: int, weights: Tensor, vectors: Tensor
+) -> tuple[Tensor, Tensor]:
+    signed = torch.cat((changes[..., :arriving, :], -changes[..., arriving:, :]), -2)
+    added = torch.addmm if stored.dim() == 2 else torch.baddbmm
+    matrix = added(stored, changes.mT, signed)
+    matrix.diagonal(dim1=-2, dim2=-1).zero_()
+    products = vectors @ matrix
+    return (matrix.square_() @ weights[..., None]).squeeze(-1), products
+
+
+class RowRedundancy(torch.autograd.Function):
+    """R of rows that are normalised one by one, from the bank's sums and the rows that change, with its gradient written out.
+
+    With A = Σzzᵀ over the N rows of C^t, changed by the arriving and leaving ones,
+
+        R = 1/(D−1) · Σ_{i≠j} (A_ij/N)²,    ∂R/∂z_bi = 4/(N²(D−1)) · Σ_{j≠i} A_ij z_bj
+
+    Sizes may have streams in front ([S, ...]): a fleet maps a step over its streams.
+    """
+
+    @staticmethod
+    def forward(arriving: Tensor, leaving: Tensor, outer: Tensor, count: Tensor) -> tuple[Tensor, ...]:
+        width = arriving.shape[-1]
+        squares, products = changed_products(outer, arriving, leaving, torch.ones_like(arriving[..., 0, :]), arriving)
+        scale = 1 / (count.to(outer.dtype).square() * max(1, width - 1))
+        return squares.sum(-1) * scale, products, scale
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.save_for_backward(*output[1:])
+        ctx.mark_non_differentiable(*output[1:])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        products, scale = ctx.saved_tensors
+        return (4 * gradient * scale)[..., None, None] * products, None, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        found: tuple[Tensor, ...] = RowRedundancy.apply(*_streams_first(info, in_dims, inputs))
+        return found, (0,) * len(found)
+
+
+def _streams_first(info: Any, in_dims: Sequence[int | None], inputs: Sequence[Any]) -> list[Any]:
+    """Mapped inputs with their mapped dimension in front, those that all streams share as often as there are streams."""
+    return [
+        value if not isinstance(value, Tensor)
+        else value.expand(info.batch_size, *value.shape) if place is None
+        else value.movedim(place, 0)
+        for value, place in zip(inputs, in_dims, strict=True)
+    ]  # fmt: skip
+
+
 class ColumnRedundancy(torch.autograd.Function):
     """R of the column normalisation, from the bank's sums and the rows that change, with its gradient written out.
 
@@ -128,51 +210,53 @@ class ColumnRedundancy(torch.autograd.Function):
 
         G_ij = 2/(D−1) · a_i a_j A_ij  (i ≠ j),   G_ii = −a_i² · 2/(D−1) · Σ_{j≠i} A_ij² a_j  (+ the floor's share)
 
-    so that the backward pass is one product of A with B vectors. Left to automatic differentiation, R took some forty
-    passes over D×D numbers in float64, a fifth of a whole step of batch size 1.
-    """
+    so that R and its gradient take one product of A∘A with a vector and one of A with B vectors. Left to automatic
+    differentiation, R took some forty passes over D×D numbers in float64, a fifth of a whole step of batch size 1.
 
-    generate_vmap_rule = True
-    """A fleet maps a step over its streams."""
+    Sizes may have streams in front ([S, ...]): a fleet maps a step over its streams.
+    """
 
     @staticmethod
     def forward(
         arriving: Tensor, leaving: Tensor, outer: Tensor, total: Tensor, count: Tensor, variance_floor: float
     ) -> tuple[Tensor, ...]:
-        width = arriving.shape[1]
-        mean = (total - leaving.sum(0) + arriving.sum(0)) / count
-        changes = torch.cat((arriving, leaving, mean[None] * count.to(mean.dtype).sqrt()))
-        signs = torch.ones(len(changes), 1, dtype=mean.dtype, device=mean.device)
-        signs[len(arriving) :].neg_()
-        scatter = torch.addmm(outer, changes.T, signs * changes)
-        spread = scatter.diagonal().clone()
+        width = arriving.shape[-1]
+        number = count.to(total.dtype)[..., None]
+        mean = (total - leaving.sum(-2) + arriving.sum(-2)) / number
+        less = torch.cat((leaving, (mean * number.sqrt())[..., None, :]), -2)
+        spread = outer.diagonal(dim1=-2, dim2=-1) + arriving.square().sum(-2) - less.square().sum(-2)
         # What subtracting two nearly equal numbers leaves of a constant column.
-        noise = 64 * torch.finfo(spread.dtype).eps * (spread + count * mean.square()).abs()
+        noise = 64 * torch.finfo(spread.dtype).eps * (spread + number * mean.square()).abs()
         dead = dead_columns(spread, noise)
-        floor = variance_floor * spread.masked_fill(dead, 0.0).mean()
+        floor = variance_floor * spread.masked_fill(dead, 0.0).mean(-1, keepdim=True)
         floored = (spread < floor) & ~dead if variance_floor > 0 else torch.zeros_like(dead)
         inverse = torch.where(floored, floor, spread).masked_fill(dead, 1.0).reciprocal().masked_fill(dead, 0.0)
-        others = scatter.square() @ inverse - spread.square() * inverse
-        value = (inverse * others).sum() / max(1, width - 1)
-        return value, scatter, spread, inverse, others, mean, dead, floored
+        away = arriving - mean[..., None, :]
+        others, products = changed_products(outer, arriving, less, inverse, inverse[..., None, :] * away)
+        value = (inverse * others).sum(-1) / max(1, width - 1)
+        return value, away, products, inverse, others, dead, floored
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.save_for_backward(inputs[0], *output[1:])
+        ctx.save_for_backward(*output[1:])
         ctx.mark_non_differentiable(*output[1:])
         ctx.variance_floor = inputs[-1]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        arriving, scatter, spread, inverse, others, mean, dead, floored = ctx.saved_tensors
-        width = arriving.shape[1]
+        away, products, inverse, others, dead, floored = ctx.saved_tensors
+        width = away.shape[-1]
         scale = 2 / max(1, width - 1)
-        away = arriving - mean
-        towards = scale * inverse * ((inverse * away) @ scatter - inverse * spread * away)
+        towards = scale * inverse[..., None, :] * products
         of_spread = -scale * inverse.square() * others
         own = of_spread.masked_fill(floored, 0.0)
         if ctx.variance_floor > 0:
-            shared = (of_spread * floored).sum() * ctx.variance_floor / width
+            shared = (of_spread * floored).sum(-1, keepdim=True) * ctx.variance_floor / width
             own = own + torch.zeros_like(own).masked_fill(~dead, 1.0) * shared
-        rows = 2 * gradient * (towards + own * away)
+        rows = 2 * gradient[..., None, None] * (towards + own[..., None, :] * away)
         return rows, None, None, None, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        found: tuple[Tensor, ...] = ColumnRedundancy.apply(*_streams_first(info, in_dims, inputs))
+        return found, (0,) * len(found)
