@@ -1,6 +1,6 @@
 """Gains over none from a grid's results, as Markdown: one table per network, rules by scenarios, mean over streams.
 
-    python tables.py results.jsonl [--networks gn64,vit128] [--rules a,b] [--share]
+    python tables.py results.jsonl(.gz) [--networks gn64,vit128] [--rules a,b] [--share]
 
 A number in brackets is the worst single stream of the scenario; --share prints the most predicted class instead.
 """
@@ -8,6 +8,7 @@ A number in brackets is the worst single stream of the scenario; --share prints 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,11 @@ SHORT = {
     "comes-and-goes": "comes, goes",
     "clean-one-class": "one-class, clean",
 }
+
+
+def lines_of(path: Path) -> list[str]:
+    data = path.read_bytes()
+    return (gzip.decompress(data) if path.suffix == ".gz" else data).decode().splitlines()
 
 
 def scenario_of(row: dict[str, Any]) -> str:
@@ -67,7 +73,7 @@ if __name__ == "__main__":
     parser.add_argument("--rules")
     parser.add_argument("--share", action="store_true")
     o = parser.parse_args()
-    everything = [json.loads(line) for path in o.results for line in path.read_text().splitlines()]
+    everything = [json.loads(line) for path in o.results for line in lines_of(path)]
     for network in o.networks.split(",") if o.networks else dict.fromkeys(row["network"] for row in everything):
         rows = [row for row in everything if row["network"] == network]
         rules = o.rules.split(",") if o.rules else list(dict.fromkeys(row["rule"] for row in rows))
