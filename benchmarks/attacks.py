@@ -1,6 +1,6 @@
 """What 2,000 hostile inputs cost a network that learns, with and without the guard.
 
-    python benchmarks/attacks.py --networks resnet_gn vit --device cuda --json attacks.jsonl
+    python benchmarks/attacks.py --networks resnet_gn vit --device cuda --processes 14 --json attacks.jsonl
     python benchmarks/attacks.py --networks testbed:rn26_gn --testbed FOLDER --methods steady tent
     python benchmarks/attacks.py --table attacks.jsonl
 
@@ -13,6 +13,7 @@ attack. Every attack starts from the same warmed-up state; the guard goes on fro
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import itertools
 import json
@@ -20,7 +21,7 @@ import shlex
 import statistics
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from torch import Tensor
 import wildtta
 from poison import ATTACKS, BATCH, Attacker
 from pools import Pool, open_pool
+from side_by_side import results
 
 CORRUPTION, SEVERITY = "gaussian_noise", 4
 WARM_UP = 2000
@@ -38,6 +40,8 @@ EPSILON = 8
 FISHER_IMAGES = 500
 METHODS = ("steady", "tent", "sar", "sar2", "eata")
 Row = dict[str, Any]
+Task = tuple[Row, list[str]]
+"""Network, method, guard and seed, and the attacks to measure there."""
 
 
 def accuracy(model: wildtta.Adapter, images: Tensor, labels: Tensor) -> float:
@@ -134,6 +138,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--scored", type=int, default=5000, help="images that accuracy is measured on")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--processes", type=int, default=1, help="cells at the same time")
+    parser.add_argument("--parts", type=int, default=1, help="parts of the attacks of a cell, each a task of its own")
+    parser.add_argument("--seconds", type=float, help="begin nothing after so long, and leave what is unfinished then")
+    parser.add_argument("--guarded", nargs="+", help="methods that are measured with the guard too (default: all)")
     parser.add_argument("--json", type=Path, help="append one line per row; what is in it is not run again")
     parser.add_argument("--table", type=Path, help="print the table of such a file and do nothing else")
     args = parser.parse_args(argv)
@@ -142,23 +150,56 @@ def main(argv: list[str] | None = None) -> None:
         return
     print(f"$ python benchmarks/attacks.py {shlex.join(argv or sys.argv[1:])}\ntorch {torch.__version__}", flush=True)
     rows = read_rows(args.json) if args.json is not None and args.json.exists() else []
-    for network in args.networks:
-        ordinary = open_pool(
-            network, 2 * WARM_UP, args.device, testbed=args.testbed, part="source", seed=1, atlas=args.atlas
-        )
-        mixed = torch.randperm(len(ordinary.labels), generator=torch.Generator().manual_seed(0)).to(args.device)
-        ordinary.images, ordinary.labels = ordinary.images[mixed], ordinary.labels[mixed]
-        scored = open_pool(network, args.scored, args.device, testbed=args.testbed, seed=2, atlas=args.atlas)
-        for seed, method, guard in itertools.product(args.seeds, args.methods, args.guard):
-            cell = {"network": network, "method": method, "guard": guard == "yes", "seed": seed}
-            missing = [name for name in args.attacks if not _find(rows, {**cell, "attack": name})]
-            for found in measure(ordinary, scored, method, guard == "yes", seed, missing) if missing else ():
-                rows.append({**cell, **found})
-                print(json.dumps(rows[-1]), flush=True)
-                if args.json is not None:
-                    with args.json.open("a", encoding="utf-8") as file:
-                        file.write(json.dumps(rows[-1]) + "\n")
+    with contextlib.ExitStack() as stack:
+        file = None if args.json is None else stack.enter_context(args.json.open("a", encoding="utf-8"))
+        for found in results(
+            _missing(args, rows), attack_runner, (args,), processes=args.processes, seconds=args.seconds
+        ):
+            for row in found:
+                rows.append(row)
+                print(json.dumps(row), flush=True)
+                if file is not None:
+                    file.write(json.dumps(row) + "\n")
+                    file.flush()
     print(table(rows))
+
+
+def _missing(args: argparse.Namespace, rows: list[Row]) -> list[Task]:
+    """What has no row yet, a few attacks at a time. Seeds last: what is broken off has all columns of the first seed."""
+    tasks = []
+    groups = [args.attacks[start :: args.parts] for start in range(args.parts)]
+    for seed, group in itertools.product(args.seeds, groups):
+        for network, method, guard in itertools.product(args.networks, args.methods, args.guard):
+            if guard == "yes" and method not in (args.guarded or args.methods):
+                continue
+            cell = {"network": network, "method": method, "guard": guard == "yes", "seed": seed}
+            missing = [name for name in group if not _find(rows, {**cell, "attack": name})]
+            if missing:
+                tasks.append((cell, missing))
+    return tasks
+
+
+def attack_runner(args: argparse.Namespace) -> Callable[[Task], list[Row]]:
+    """Measures in one process: the rows of one method, network and seed."""
+    pools: dict[str, tuple[Pool, Pool]] = {}
+
+    def opened(network: str) -> tuple[Pool, Pool]:
+        if network not in pools:
+            ordinary = open_pool(
+                network, 2 * WARM_UP, args.device, testbed=args.testbed, part="source", seed=1, atlas=args.atlas
+            )
+            mixed = torch.randperm(len(ordinary.labels), generator=torch.Generator().manual_seed(0)).to(args.device)
+            ordinary.images, ordinary.labels = ordinary.images[mixed], ordinary.labels[mixed]
+            scored = open_pool(network, args.scored, args.device, testbed=args.testbed, seed=2, atlas=args.atlas)
+            pools[network] = ordinary, scored
+        return pools[network]
+
+    def run(task: Task) -> list[Row]:
+        cell, attacks = task
+        found = measure(*opened(cell["network"]), cell["method"], cell["guard"], cell["seed"], attacks)
+        return [{**cell, **row} for row in found]
+
+    return run
 
 
 if __name__ == "__main__":

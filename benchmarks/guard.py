@@ -13,11 +13,15 @@ adaptation before the first alarm.
 
 ``false-alarms`` runs the default method with a guard along benign streams (every scenario and corruption, severities 3 and 5)
 until there were so many batches. Where an alarm is raised the stream runs without the guard too; where none is, the guard
-changes no number (a test says so), so what is gained is kept. ``--replays 20`` lets 20 more guards with other draws judge each
-stream's answers, without the comparison on remembered images: the chance in the guard's promise is that of its draws.
+changes no number (a test says so), so what is gained is kept.
 
-``cost`` times a step of batch 64 without a guard, with one that never looks, and with the default, at the start of its life
-(where it looks at every image, then at fewer and fewer) and after a million images.
+``cost`` times a step of batch 64 of timm's networks without a guard, with one that never looks, and with the default, over
+the first 12,800 images (where it looks at every image, then at fewer and fewer) and after a million.
+
+``streams --study`` takes the streams of a study's journals in which the method ended in one class:
+
+    J=docs/results/tiny-imagenet
+    python benchmarks/guard.py streams --study $J/main.jsonl.gz --testbed FOLDER --device cuda --processes 14
 
 With ``--journal`` a finished stream is not run again: break off and give the same command to go on.
 """
@@ -26,8 +30,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import itertools
 import json
+import math
 import random
 import shlex
 import statistics
@@ -37,15 +43,22 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import wildtta
 from guarded_streams import PIECE, SCENARIOS, SEVERAL, Row, Setting, run_stream
 from pools import Pool, open_pool
+from side_by_side import results
+from study_collapses import collapses
 from wildtta.bench.journal import Journal
 from wildtta.corruptions import CORRUPTIONS
 
 FIFTEEN = tuple(CORRUPTIONS)[:15]
+COSTED = ("resnet50_gn", "vit_base_patch16_224")
+FULL_SHARE_UNTIL = 12_800
+"""Images after which the shadow answers no more than its usual share."""
+RECORDING = 6
+"""First steps that are not counted: they record the step, and the guard's passes, as CUDA graphs."""
 Say = Callable[[Row], None]
 
 
@@ -66,6 +79,7 @@ def settings(args: argparse.Namespace) -> Iterator[Setting]:
                     pool=args.pool,
                     per_domain=args.per_domain,
                     draws=args.draws,
+                    split=args.split,
                     batch_size=args.batch_size,
                     lr_scale=args.lr_scale,
                     precision=args.precision,
@@ -77,53 +91,69 @@ class Pools:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self._args = args
-        self._open: dict[str, Pool] = {}
+        self._open: dict[tuple[str, str], Pool] = {}
 
-    def __getitem__(self, network: str) -> Pool:
-        args = self._args
-        if network not in self._open:
-            self._open[network] = open_pool(network, args.pool, args.device, testbed=args.testbed, atlas=args.atlas)
-        return self._open[network]
+    def of(self, setting: Setting) -> Pool:
+        args, key = self._args, (setting.network, setting.split)
+        if key not in self._open:
+            found = open_pool(setting.network, setting.pool, args.device, testbed=args.testbed, atlas=args.atlas)
+            self._open[key] = found.part(setting.split)
+        return self._open[key]
+
+
+def stream_runner(args: argparse.Namespace) -> Callable[[tuple[Setting, Row | None]], Row]:
+    """Runs streams in one process. Where a study's row is given, what the method did without a guard is taken from it."""
+    pools = Pools(args)
+    many = args.what == "false-alarms"
+
+    def run(task: tuple[Setting, Row | None]) -> Row:
+        setting, known = task
+        began = time.perf_counter()
+        guard = wildtta.Guard(audit=args.audit, seed=setting.seed)
+        plain = None if many else known is None and not args.guarded_only
+        row = run_stream(pools.of(setting), setting, guard, plain=plain)
+        if known is not None:
+            metrics = known["metrics"]
+            row["plain"] = {
+                "accuracy": metrics["accuracy"],
+                "top_share": metrics["top_class_share"],
+                "collapsed": True,
+                "from": "the study",
+            }
+        return {**row, "s": round(time.perf_counter() - began, 1)}
+
+    return run
 
 
 def streams(args: argparse.Namespace, journal: Journal | None, say: Say) -> None:
-    pools = Pools(args)
     finished = set() if journal is None else journal.finished()
-    for setting in settings(args):
-        if setting.key in finished:
-            continue
-        began = time.perf_counter()
-        guard = wildtta.Guard(audit=args.audit, seed=setting.seed)
-        row = run_stream(pools[setting.network], setting, guard, plain=not args.guarded_only)
+    wanted: list[tuple[Setting, Row | None]] = [(setting, None) for setting in settings(args)]
+    if args.study is not None:
+        wanted = [*collapses(args.study, args.study_methods)]
+        if args.cut is not None:
+            cut = args.cut
+            wanted = [(dataclasses.replace(task[0], images=min(cut, task[0].images)), task[1]) for task in wanted]
+    tasks = [task for task in wanted if task[0].key not in finished]
+    print(f"{len(wanted)} streams, {len(tasks)} of them to run", flush=True)
+    for row in results(tasks, stream_runner, (args,), processes=args.processes, seconds=args.seconds):
         if args.picture is not None:
             draw_curves(row, args.picture)
-        say({**row, "s": round(time.perf_counter() - began, 1)})
+        say(row)
 
 
 def false_alarms(args: argparse.Namespace, journal: Journal | None, say: Say) -> None:
     """Streams of all networks in an order of chance, the same one every time, until there were enough batches."""
-    pools = Pools(args)
     known = {} if journal is None else {row["key"]: row for row in journal.rows}
     chosen = list(settings(args))
     random.Random(0).shuffle(chosen)
-    batches = sum(judged(known[setting.key]) for setting in chosen if setting.key in known)
-    for setting in chosen:
-        if setting.key in known or batches >= args.batches:
-            continue
-        began = time.perf_counter()
-        row = run_stream(
-            pools[setting.network], setting, wildtta.Guard(seed=setting.seed), plain=None, replays=args.replays
-        )
-        batches += judged(row)
-        say({**row, "s": round(time.perf_counter() - began, 1)})
+    batches = sum(known[setting.key]["batches"] for setting in chosen if setting.key in known)
+    tasks = [(setting, None) for setting in chosen if setting.key not in known]
+    found = results(tasks, stream_runner, (args,), processes=args.processes, seconds=args.seconds)
+    while batches < args.batches and (row := next(found, None)) is not None:
+        batches += row["batches"]
+        say(row)
     if batches < args.batches:
-        print(f"only {batches:,} of {args.batches:,} batches; give more --seeds", flush=True)
-
-
-def judged(row: Row) -> int:
-    """Batches that a guard has judged, those of the replays included."""
-    number: int = row["batches"] * (1 + row["replays"])
-    return number
+        print(f"only {batches:,} of {args.batches:,} batches; give more --seeds or more time", flush=True)
 
 
 def harmed(row: Row) -> bool:
@@ -169,12 +199,8 @@ def benign_table(rows: list[Row]) -> str:
             f"| {gain:+.2f} | {kept:+.2f} |"
         )
     batches, raised = sum(row["batches"] for row in rows), sum(row["guarded"]["alarms"] for row in rows)
-    again, replayed = sum(map(judged, rows)) - batches, sum(row["replayed_alarms"] for row in rows)
-    share = 1e4 * (raised + replayed) / (batches + again)
-    lines.append(
-        f"\n{len(rows)} streams: {batches:,} batches, {raised} alarms; judged again with other draws: {again:,} batches, "
-        f"{replayed} alarms; together {share:.2f} in 10⁴ batches"
-    )
+    share = 1e4 * raised / batches
+    lines.append(f"\n{len(rows)} streams: {batches:,} batches, {raised} alarms, {share:.2f} in 10⁴ batches")
     return "\n".join(lines)
 
 
@@ -194,8 +220,15 @@ def draw_curves(row: Row, path: Path) -> None:
     from wildtta.report.drawing import draw, standalone
 
     order = sorted(row["curves"].items(), key=lambda item: (item[0] != "not adapted", len(item[0])))
+    # In class order pieces differ a lot: each point is the mean over the tenth of the stream that ends there.
+    wide = max(1, len(row["curves"]["not adapted"]) // 10)
     lines = [
-        Line(label=label, x=[PIECE * (k + 1) for k in range(len(values))], y=values, dashed=label == "not adapted")
+        Line(
+            label=label,
+            x=[PIECE * (k + 1) for k in range(wide - 1, len(values))],
+            y=[statistics.fmean(values[k + 1 - wide : k + 1]) for k in range(wide - 1, len(values))],
+            dashed=label == "not adapted",
+        )
         for label, values in order
     ]
     first = row["guarded"]["first_alarm"]
@@ -209,34 +242,47 @@ def draw_curves(row: Row, path: Path) -> None:
 
 
 def cost(args: argparse.Namespace, journal: Journal | None, say: Say) -> None:
-    from torchvision.models import resnet50, vit_b_16
+    import timm
 
-    networks = {"resnet50_gn": lambda: resnet50(norm_layer=lambda width: nn.GroupNorm(32, width)), "vit_b_16": vit_b_16}
-    for name, build_network in networks.items():
+    began = time.perf_counter()
+    for network in args.networks:
         batches = [torch.randn(64, 3, 224, 224, device=args.device) for _ in range(4)]
+        plain = math.nan
         for label, guard, age in (
             ("no guard", None, 0),
-            ("no shadow", wildtta.Guard(shadow=1e-9), 0),
-            ("guard, at the start", wildtta.Guard(), 0),
-            ("guard", wildtta.Guard(), 1_000_000),
+            ("guard that never looks", wildtta.Guard(shadow=1e-9), 0),
+            (f"guard, first {FULL_SHARE_UNTIL:,} images", wildtta.Guard(), 0),
+            ("guard, later", wildtta.Guard(), 1_000_000),
             ("no guard again", None, 0),
         ):
-            network = build_network().to(args.device)
-            model = wildtta.adapt(network, args.method, precision=args.precision or "tf32", lr=1e-9, guard=guard)
+            if args.seconds is not None and time.perf_counter() - began > args.seconds:
+                return
+            model = wildtta.adapt(
+                timm.create_model(network).to(args.device),
+                args.method,
+                precision=args.precision or "tf32",
+                guard=guard,
+                lr=1e-9,
+            )
             if guard is not None:
                 model.guard.judge.images = age
-            times = [_timed(model, batches[step % 4]) for step in range(args.steps)][args.steps // 4 :]
-            print(
-                json.dumps(
-                    {
-                        "network": name,
-                        "guard": label,
-                        "ms": statistics.fmean(times),
-                        "median_ms": statistics.median(times),
-                    }
-                ),
-                flush=True,
+            whole = guard is not None and age == 0 and guard.shadow > 1e-3
+            number = FULL_SHARE_UNTIL // 64 if whole else args.steps
+            times = [_timed(model, batches[step % 4]) for step in range(number)]
+            times = times[RECORDING:] if whole else times[number // 4 :]
+            mean = statistics.fmean(times)
+            plain = mean if label == "no guard" else plain
+            say(
+                {
+                    "network": network,
+                    "guard": label,
+                    "ms": mean,
+                    "more_percent": 100 * (mean / plain - 1),
+                    "median_ms": statistics.median(times),
+                    "replayed": model.replayed,
+                }
             )
+            del model
 
 
 def _timed(model: wildtta.Adapter, batch: Tensor) -> float:
@@ -251,7 +297,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     runs = {"streams": streams, "false-alarms": false_alarms, "tables": tables, "cost": cost}
     parser.add_argument("what", choices=list(runs))
-    parser.add_argument("--networks", nargs="+", default=["resnet_gn"], help="of the glyphs, or testbed:NAME")
+    parser.add_argument("--networks", nargs="+", help="of the glyphs, or testbed:NAME; of timm for cost")
     parser.add_argument("--testbed", type=Path)
     parser.add_argument("--atlas", type=Path, help="masks of the glyphs, where no fonts are installed")
     parser.add_argument("--pool", type=int, help="images to draw streams from (5,000; 3,000 for false-alarms)")
@@ -264,10 +310,15 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--images", type=int, default=20_000, help="of a stream, at most")
     parser.add_argument("--per-domain", type=int, help="images of each corruption where several follow each other")
     parser.add_argument("--draws", type=int, default=100, help="images of a class in a row in class order")
+    parser.add_argument("--split", default="all", help="part of the images, as in wildtta bench")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--batches", type=int, default=100_000, help="for false-alarms: of all networks together")
-    parser.add_argument("--replays", type=int, default=0, help="for false-alarms: more guards that judge each stream")
-    parser.add_argument("--steps", type=int, default=200, help="for cost")
+    parser.add_argument("--study", nargs="+", type=Path, help="journals: the streams that ended in one class")
+    parser.add_argument("--study-methods", nargs="+", default=["tent", "sar"])
+    parser.add_argument("--cut", type=int, help="with --study: cut streams off after so many images")
+    parser.add_argument("--processes", type=int, default=1, help="streams at the same time")
+    parser.add_argument("--seconds", type=float, help="begin nothing after so long, and leave what is unfinished then")
+    parser.add_argument("--steps", type=int, default=120, help="for cost")
     parser.add_argument("--precision")
     parser.add_argument("--guarded-only", action="store_true")
     parser.add_argument("--device", default="cpu")
@@ -276,6 +327,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--journal", type=Path, help="one line per finished stream; what is in it is not run again")
     args = parser.parse_args(argv)
     many = args.what == "false-alarms"
+    args.networks = args.networks or (COSTED if args.what == "cost" else ["resnet_gn"])
     args.pool = args.pool or (3000 if many else 5000)
     args.scenarios = args.scenarios or (SCENARIOS if many else ("label_shift",))
     args.severities = args.severities or ([3, 5] if many else [5])
@@ -284,7 +336,7 @@ def main(argv: list[str] | None = None) -> None:
 
         def say(row: Row) -> None:
             print(json.dumps(row), flush=True)
-            if journal is not None:
+            if journal is not None and "key" in row:
                 journal.append(row)
 
         runs[args.what](args, journal, say)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,11 +16,8 @@ from torch import Tensor
 
 import wildtta
 from pools import Pool
-from wildtta.guard.evidence import lost_certainty, lost_spread, probabilities
-from wildtta.guard.judge import Decision, Judge, Look
-from wildtta.guard.ladder import Ladder
-from wildtta.guard.memory import Queue
-from wildtta.guard.pace import share_of
+from wildtta.guard.evidence import probabilities
+from wildtta.guard.judge import Decision
 from wildtta.metrics.collapse import collapsed
 from wildtta.streams import Domain, Stream, build
 
@@ -51,6 +47,10 @@ class Setting:
     """Images of each corruption where several follow each other."""
     draws: int = 100
     """Images of a class in a row in class order."""
+    order: str = "resample"
+    """How classes and images are drawn in class order."""
+    split: str = "all"
+    """The part of the images that the stream draws from."""
     batch_size: int = 64
     lr_scale: float = 1.0
     precision: str | None = None
@@ -61,7 +61,7 @@ class Setting:
         return hashlib.sha256(facts.encode()).hexdigest()[:16]
 
     def stream(self, labels: Array) -> Stream:
-        options: dict[str, Any] = {"draws": self.draws} if "label_shift" in self.scenario else {}
+        options: dict[str, Any] = {"draws": self.draws, "order": self.order} if "label_shift" in self.scenario else {}
         stream = build(
             self.scenario,
             labels,
@@ -151,37 +151,7 @@ def _answers(model: wildtta.Adapter, batches: StreamImages) -> Tensor:
     return torch.cat([probabilities(model(batch)).cpu() for batch in batches])
 
 
-def replayed_alarms(source: Tensor, adapted: Tensor, batch_size: int, guard: wildtta.Guard) -> int:
-    """How often a guard with other draws would have acted on recorded answers; 0 or 1, as after that they would differ.
-
-    The comparison on remembered images is left out: it needs the weights of that moment.
-    """
-    judge = Judge(Ladder(guard.false_alarms))
-    queue = Queue(guard.shadow, random.Random(guard.seed))
-    numbers = torch.arange(len(source))[:, None]
-    for batch in range(0, len(source), batch_size):
-        rows = slice(batch, batch + batch_size)
-        judge.images += len(source[rows])
-        queue.share = share_of(guard.shadow, judge.images, suspicious=judge.suspicious)
-        queue.add(numbers[rows], adapted[rows])
-        drawn = queue.take(len(queue) // guard.sample * guard.sample)
-        if not drawn:
-            continue
-        places = torch.cat([one.sample.call.flatten() for one in drawn if isinstance(one.sample.call, Tensor)])
-        first, second = source[places], adapted[places]
-        look = Look(
-            fresh=lost_spread(first, second).tolist(),
-            remembered=[],
-            source=first.argmax(1).tolist(),
-            adapted=second.argmax(1).tolist(),
-            certainty=lost_certainty(first, second).tolist(),
-        )
-        if judge.see(look, can_return=False) is not None:
-            return 1
-    return 0
-
-
-def run_stream(pool: Pool, setting: Setting, guard: wildtta.Guard, *, plain: bool | None, replays: int = 0) -> Row:
+def run_stream(pool: Pool, setting: Setting, guard: wildtta.Guard, *, plain: bool | None) -> Row:
     """One row.
 
     Args:
@@ -189,7 +159,6 @@ def run_stream(pool: Pool, setting: Setting, guard: wildtta.Guard, *, plain: boo
         setting: which stream, which method.
         guard: what watches.
         plain: whether to run without the guard too; None: only after an alarm, as nothing differs before one.
-        replays: how many more guards with other draws judge the answers, where there was no alarm.
     """
     batches = StreamImages(pool, setting.stream(pool.labels.cpu().numpy()))
     source = batches.not_adapted()
@@ -200,15 +169,12 @@ def run_stream(pool: Pool, setting: Setting, guard: wildtta.Guard, *, plain: boo
     raised = alarms(model.guard.decisions, guard.false_alarms)
     first = min((d.images for d in raised), default=None)
     right = guarded == truth
-    others = [dataclasses.replace(guard, seed=1000 + k, audit=None) for k in range(0 if raised else replays)]
     row: Row = {
         "key": setting.key,
         "status": "ok",
         "cell": dataclasses.asdict(setting),
         "seen": len(truth),
         "batches": -(-len(truth) // setting.batch_size),
-        "replays": len(others),
-        "replayed_alarms": sum(replayed_alarms(source, adapted, setting.batch_size, other) for other in others),
         "none": 100 * float((none == truth).mean()),
         "curves": {"not adapted": curve(none == truth), f"{setting.method}, guard": curve(right)},
         "guarded": {

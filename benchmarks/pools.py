@@ -10,12 +10,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from wildtta.bench.streaming import split_positions
 from wildtta.corruptions import corrupt
 from wildtta.glyphs import NETWORKS, Glyphs, load_atlas, network
 from wildtta.glyphs.networks import normalise
+
+_AT_ONCE = 500
+"""Images that are corrupted together."""
 
 
 @dataclass
@@ -26,6 +31,8 @@ class Pool:
     images: Tensor
     labels: Tensor
     prepare: Callable[[Tensor], Tensor]
+    index: npt.NDArray[np.int64] | None = None
+    """Positions in the whole set, where this is a part of it: an image is corrupted in the same way in every part."""
     _known: dict[tuple[str, int, int], Tensor] = field(default_factory=dict)
 
     def corrupted(self, corruption: str, severity: int, *, seed: int = 0) -> Tensor:
@@ -34,8 +41,19 @@ class Pool:
             return self.images
         key = corruption, severity, seed
         if key not in self._known:
-            self._known[key] = corrupt(self.images, corruption, severity, seed=seed, index=np.arange(len(self.images)))
+            index = np.arange(len(self.images)) if self.index is None else self.index
+            parts = [slice(start, start + _AT_ONCE) for start in range(0, len(index), _AT_ONCE)]
+            found = [corrupt(self.images[part], corruption, severity, seed=seed, index=index[part]) for part in parts]
+            self._known[key] = torch.cat(found)
         return self._known[key]
+
+    def part(self, split: str) -> Pool:
+        """The images of a part of the set (as ``wildtta bench`` cuts it)."""
+        if split == "all":
+            return self
+        kept = split_positions(self.labels.cpu().numpy(), split)
+        at = torch.from_numpy(kept).to(self.labels.device)
+        return Pool(self.build, self.images[at], self.labels[at], self.prepare, kept)
 
     def limits(self, epsilon: float) -> tuple[Tensor, Tensor, Tensor]:
         """Lowest and highest value of a pixel and ``epsilon`` (of 0 to 255) in the network's units, each [1, 3, 1, 1]."""

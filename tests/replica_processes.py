@@ -321,6 +321,30 @@ def lose_one(
     return {**found, "state": adapter.online_state(), "replicas": adapter.replicas}
 
 
+def lose_the_one_without_gpu(rank: int, when_lost: str, timeout: float) -> Found:
+    """Two replicas over NCCL: rank 0 on a GPU; rank 1, on the CPU, is killed (kill -9) within its first pass."""
+    nccl = dist.new_group(backend="nccl")
+    group = wildtta.Replicas(group=nccl, timeout=timeout, when_lost=when_lost)  # type: ignore[arg-type]
+    device = ("cuda", "cpu")[rank]
+    model = build("ln_vit", dtype=torch.float64).to(device)
+    if rank == 1:
+        model.norm.register_forward_pre_hook(lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    adapter = wildtta.adapt(model, "tent", lr=0.01, group=group)
+    parts = [batch[4 * rank :][:4].to(device) for batch in batches("ln_vit", 4, 8, dtype=torch.float64)]
+    before, began, found = adapter.online_state(), time.monotonic(), Found()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            found["answers"] = [adapter(part).cpu() for part in parts]
+        except wildtta.ReplicaLost as error:
+            found["said"] = str(error)
+            found["as_before"] = _same(before, adapter.online_state())
+            with adapter.paused():
+                found["paused"] = adapter(parts[0]).cpu()
+    found["seconds"] = time.monotonic() - began
+    return {**found, "state": {name: value.cpu() for name, value in adapter.online_state().items()}}
+
+
 def soak_stream() -> list[Tensor]:
     return batches("ln_vit", 150, 8, dtype=torch.float64)
 

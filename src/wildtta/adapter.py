@@ -99,7 +99,7 @@ class Adapter(nn.Module):
         self._precision_open = precision == "auto"
         self._rank = facts.input_rank
         self._window = AnswerWindow()
-        self._watch = None if guard is None else Watch(guard, self.network, names)
+        self._watch = None if guard is None else Watch(guard, facts, names)
         self._quotas = Quotas(SENDER_SHARE if guard is None else guard.sender_share)
         self._share()
         self._training_before = {name: module.training for name, module in self.network.named_modules()}

@@ -1,10 +1,10 @@
 """How much it matters whether corrupted images were stored as JPEG: the unadapted networks on both.
 
-    python studies/later-methods/jpeg.py val.zip weights runs/jpeg.json rn26_gn,vit
-    python studies/later-methods/jpeg.py images.npz weights runs/jpeg.json bn64,gn64,vit128 300
+    python studies/later-methods/jpeg.py cifar_aside.npz weights runs/jpeg.json bn64,vit128 1000
+    python studies/later-methods/jpeg.py tiny_aside.npz weights runs/jpeg.json rn26_gn,vit 600
 
-Images are Tiny-ImageNet's in class folders, or CIFAR-10's in an ``.npz`` (as for cifar.py); the number at the end takes so
-many. The published ImageNet-C is stored at quality 85 (Pillow's chroma subsampling).
+Images and weights are those of ``studies/no-harm`` (prepare.py, train.py); the number at the end takes so many.
+The published ImageNet-C is stored at quality 85 (Pillow's chroma subsampling).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from battery import battery
 from PIL import Image
 from torch import Tensor, nn
 
-from wildtta.data import CORRUPTIONS, corrupt, folder, preprocess
+from wildtta.data import CORRUPTIONS, corrupt, preprocess
 
 QUALITIES = (95, 85)
 SEVERITY = 5
@@ -48,14 +48,11 @@ def accuracy(network: nn.Module, images: Tensor, labels: Tensor) -> float:
 
 def load(path: str, count: int | None) -> tuple[Tensor, Tensor]:
     """Images uint8 [N, 3, H, W], evenly spread over the set, and their labels."""
-    if path.endswith(".npz"):
-        with np.load(path) as file:
-            images, labels = torch.from_numpy(file["images"]).permute(0, 3, 1, 2), file["labels"].astype(np.int64)
-    else:
-        data = folder(path)
-        images, labels = data.images(range(len(data))), data.labels
-    chosen = np.linspace(0, len(labels) - 1, count or len(labels)).astype(np.int64)
-    return images[torch.from_numpy(chosen)].contiguous(), torch.from_numpy(labels[chosen])
+    from prepare import load_images  # of the battery; battery.py names its folder
+
+    images, labels = load_images(Path(path))
+    chosen = torch.from_numpy(np.linspace(0, len(labels) - 1, count or len(labels)).astype(np.int64))
+    return images[chosen].contiguous(), labels[chosen]
 
 
 def main(path: str, weights: str, out: str, names: str, count: str | None = None) -> None:
@@ -71,6 +68,11 @@ def main(path: str, weights: str, out: str, names: str, count: str | None = None
             rows.append({"network": name, "corruption": corruption, **found})
             print(rows[-1], flush=True)
     Path(out).write_text(json.dumps(rows))
+    for name in networks:
+        own = [row for row in rows if row["network"] == name]
+        means = {kind: round(sum(row[kind] for row in own) / len(own), 1) for kind in versions}
+        losses = sorted((round(row["JPEG 85"] - row["on the fly"], 1), row["corruption"]) for row in own)
+        print(name, means, "at 85:", losses[:4], losses[-2:])
 
 
 if __name__ == "__main__":

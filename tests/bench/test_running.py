@@ -369,6 +369,11 @@ def test_a_cell_may_name_a_folder_below_the_root(images: Path, conditions: Condi
     below = small_cell(data_options={"folder": images.name})
     row = run_cell(below, Conditions(root=str(images.parent)), "cpu")
     assert row["metrics"] == run_cell(small_cell(), conditions, "cpu")["metrics"]
+    # The source has one of that name, too: cells of several sets each get their own.
+    options = {"redundant": 1.0, "reliable": 1.0, "lr": 0.01}
+    sourced = small_cell(method="eata", options=options, data_options={"folder": images.name, "source_images": 30})
+    everything = Conditions(root=str(images.parent), source=str(images.parent))
+    assert run_cell(sourced, everything)["data_note"] == f"30 source images: {images.name}"
     with pytest.raises(BenchError, match=r"no data at .*elsewhere"):
         run_cell(small_cell(data_options={"folder": "elsewhere"}), conditions, "cpu")
 

@@ -69,5 +69,5 @@ def test_lost_certainty_is_lost_accuracy_where_certainty_is_the_chance_of_being_
 
 
 def test_takeover_and_correctness() -> None:
-    assert [taken_over(s, a, 5) for s, a in ((1, 5), (5, 5), (5, 2), (1, 2))] == [1.0, 0.0, -1.0, 0.0]
+    assert [taken_over(s, a, (5, 6)) for s, a in ((1, 5), (5, 6), (6, 2), (1, 2))] == [1.0, 0.0, -1.0, 0.0]
     assert correctness_lost([1, 1, 2, 2], [1, 3, 3, 2], [1, 1, 3, 0]) == [0.0, 1.0, -1.0, 0.0]

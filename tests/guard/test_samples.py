@@ -107,7 +107,7 @@ def test_a_network_with_named_inputs_is_watched(lengths: tuple[int, ...]) -> Non
     look = model.guard.last_look
     assert model.guard.judge.looks >= 10
     assert look is not None
-    assert len(look.remembered) > 0
+    assert len(look.remembered.source) > 0
     # The answers that the guard remembers are the source network's own.
     for one in model.guard._memory.draw(8):
         call = one.sample.call

@@ -9,7 +9,7 @@ import torch
 import wildtta
 from toy_networks import batches
 from toy_networks import build as build_network
-from wildtta.bench import BenchError, Cell, measured_pace, run_cell
+from wildtta.bench import BenchError, Cell, measured_pace, recorded_milliseconds, run_cell
 from wildtta.streams import build, learning_turns
 
 LABELS = np.arange(100) % 10
@@ -78,3 +78,14 @@ def test_what_arrives_while_learning_is_answered_by_the_last_update() -> None:
 def test_a_pace_can_be_measured() -> None:
     cell = Cell(model="glyphs:resnet_gn", method="sar", options={"reliable": None}, corruptions=("fog",), batch_size=16)
     assert 0 < measured_pace(cell, batches=2) < float("inf")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_a_pace_is_over_the_recorded_network() -> None:
+    """A step of Tent makes the network's pass and more, so that it cannot be faster."""
+    cell = Cell(model="glyphs:resnet_gn", method="tent", corruptions=("fog",), options={"precision": "tf32"})
+    recorded = recorded_milliseconds(cell, device="cuda")
+    assert recorded is not None
+    assert 0 < recorded < 100
+    assert measured_pace(cell, device="cuda") > 1.2

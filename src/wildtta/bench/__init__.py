@@ -5,7 +5,8 @@ from wildtta.bench.errors import BenchError, JournalError
 from wildtta.bench.grid import load_grid, parse_grid
 from wildtta.bench.journal import Journal, Row, merge, read
 from wildtta.bench.launching import Outcome, cells_at_a_time, launch
-from wildtta.bench.running import Conditions, measured_pace, run_cell
+from wildtta.bench.pace import measured_pace, recorded_milliseconds
+from wildtta.bench.running import Conditions, run_cell
 from wildtta.streams import SCENARIOS
 
 __all__ = [
@@ -26,5 +27,6 @@ __all__ = [
     "merge",
     "parse_grid",
     "read",
+    "recorded_milliseconds",
     "run_cell",
 ]

@@ -24,7 +24,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib import metadata
 from typing import Any
@@ -157,14 +157,6 @@ def _whole_row(
         "wall_s": round(time.perf_counter() - began, 3),
         "device": f"cuda ({torch.cuda.get_device_name(place)})" if place.type == "cuda" else place.type,
     }
-
-
-def measured_pace(cell: Cell, conditions: Conditions | None = None, device: str = "cpu", *, batches: int = 16) -> float:
-    """The time of the method's step over the unadapted network's: medians over the first batches of the cell's stream."""
-    short = replace(cell, limit=batches * cell.batch_size, pace=0.0, measure=(), regularise=0)
-    bare = replace(short, method="none", options={})
-    times = [run_cell(each, conditions, device)["cost"]["ms_per_batch_median"] for each in (short, bare)]
-    return float(times[0] / times[1])
 
 
 def _measured(

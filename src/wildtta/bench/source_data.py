@@ -1,8 +1,9 @@
 """Clean source images for the methods that look at some before they adapt (EATA for its Fisher information).
 
 A method says that it wants them by a field of type ``SourceImages``; a cell that doesn't fill it gets glyphs
-of the training split on glyphs, else images of the folder that ``--source`` names, or none. As the data's own
-folder, the source's is not part of a cell's identity; the row's ``data_note`` tells what was used.
+of the training split on glyphs, else images of the folder that ``--source`` names, or none. Where a grid's cells
+name several sets (``data_options = { folder = … }``), the source may hold a folder or zip of the same name for each.
+As the data's own folder, the source's is not part of a cell's identity; the row's ``data_note`` tells what was used.
 """
 
 from __future__ import annotations
@@ -48,6 +49,12 @@ def _opened(root: str | None, count: int) -> ImageSet:
     return Glyphs(count, split="train") if root is None else open_data("folder", root)
 
 
+def _place(cell: Cell, root: str) -> str:
+    """The source's images of the set that the cell names, or all of them where it holds none of that name."""
+    own = Path(root, str(cell.data_options.get("folder", "")))
+    return str(own) if own.exists() else root
+
+
 def source_options(cell: Cell, images: Images, root: str | None) -> tuple[dict[str, Any], str]:
     """Source images as options for :func:`wildtta.adapt`, and a note; nothing where none are wanted."""
     wanted = wanted_source_fields(cell)
@@ -57,8 +64,9 @@ def source_options(cell: Cell, images: Images, root: str | None) -> tuple[dict[s
     if cell.data != "glyphs" and root is None:
         # Some methods can do without (ReCAP); those that cannot say so at their first batch.
         return {}, "no source images"
-    source = _opened(None if cell.data == "glyphs" else root, count)
-    where = "glyphs of the training split" if cell.data == "glyphs" else Path(str(root)).name
+    place = None if cell.data == "glyphs" else _place(cell, str(root))
+    source = _opened(place, count)
+    where = "glyphs of the training split" if place is None else Path(place).name
     chosen = balanced_subset(source.labels, count)
     # In class order a batch would hold one class; the order is part of what the method computes.
     order = numpy_generator(0).permutation(chosen)

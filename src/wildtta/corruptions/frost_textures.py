@@ -7,9 +7,11 @@ installed ``imagecorruptions``.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -131,8 +133,21 @@ PHOTOGRAPHS = (_FIRST, _SECOND, _SECOND, _FOURTH, _FIFTH)
 @functools.lru_cache(maxsize=1)
 def generated_textures() -> tuple[Pixels, ...]:
     """Five textures with the statistics of the photographs, uint8 ``[rows, columns, 3]``."""
-    unique = {statistics: _generate(statistics, seed) for seed, statistics in enumerate(dict.fromkeys(PHOTOGRAPHS))}
+    with _on_one_thread():
+        unique = {statistics: _generate(statistics, seed) for seed, statistics in enumerate(dict.fromkeys(PHOTOGRAPHS))}
     return tuple(unique[statistics] for statistics in PHOTOGRAPHS)
+
+
+@contextlib.contextmanager
+def _on_one_thread() -> Iterator[None]:
+    """About 100 transforms of a small field take a second on one thread. Threads that share their cores with other processes
+    wait for each other at every one of them: minutes."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _generate(statistics: Statistics, seed: int) -> Pixels:

@@ -122,7 +122,7 @@ class Fleet:
         self.batch_size = batch_size
         self._precision_open = precision == "auto"
         self._guard = guard
-        self._shadow = None if guard is None else Shadow(engine.network.module, engine.learnables.names)
+        self._shadow = None if guard is None else Shadow(engine.network, engine.learnables.names)
         self._places = Places(
             engine,
             active=active,
@@ -236,7 +236,7 @@ class Fleet:
             return seen.logits
         places = torch.tensor(rows, device=seen.images.device)
         answers = seen.logits.clone()
-        answers[places] = self._shadow.logits(seen.images[places], self._engine.precision).to(answers.dtype)
+        answers[places] = self._shadow.logits(self._engine, seen.images[places]).to(answers.dtype)
         return answers
 
     def _observe(self, seen: Seen, answers: Tensor, awake: list[bool], scales: list[float]) -> None:
@@ -330,9 +330,8 @@ class Fleet:
         audit = guard.audit
         if audit is not None:
             audit = Path(audit) / f"{urllib.parse.quote(name, safe='')[:150]}.jsonl"
-        network = self._engine.network.module
         own = dataclasses.replace(guard, name=name, audit=audit)
-        return Watch(own, network, self._engine.learnables.names, shadow=self._shadow)
+        return Watch(own, self._engine.network, self._engine.learnables.names, shadow=self._shadow)
 
     # -- all streams -----------------------------------------------------------------------------------------------------
 

@@ -70,9 +70,10 @@ def look_facts(judge: Judge, look: Look) -> dict[str, Any]:
         "top_share": look.top_share,
         "source_top_share": look.source_top_share,
         "distance": look.distance,
-        "lost_spread": _mean(look.fresh),
-        "lost_spread_memory": _mean(look.remembered),
-        "lost_certainty": _mean(look.certainty),
+        "lost_spread": _mean(look.fresh.spread),
+        "lost_spread_memory": _mean(look.remembered.spread),
+        "lost_certainty": _mean(look.fresh.certainty),
+        "lost_certainty_memory": _mean(look.remembered.certainty),
     }
 
 
@@ -106,6 +107,8 @@ def _plain(value: Any) -> Any:
     """JSON has no NaN and no infinity."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return list(value)
     if isinstance(value, float):
         return round(value, 6) if math.isfinite(value) else None
     return value

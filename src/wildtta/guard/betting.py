@@ -20,10 +20,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 _MOST = 0.9
 """Of the largest bet that cannot lose everything."""
-_WINDOW = 64
+_WINDOW = 128
 """Observations in the moving averages."""
 _PRIOR = 16
 """Observations that the first guess counts for, so that the averages move faster in the beginning."""
@@ -85,6 +86,10 @@ class Bettor:
         """A new wealth of 1; what was learned about the observations stays."""
         self.stakes, self.log_staked, self.log_stake = 1, -math.log(2), -math.log(2)
 
+    def forgive(self) -> None:
+        """Suspect nothing more: what was observed belongs to other weights."""
+        self.mean = min(self.mean, 0.0)
+
     def _stake_again(self) -> None:
         self.stakes += 1
         self.log_staked = log_sum(self.log_staked, -math.log(self.stakes * (self.stakes + 1)))
@@ -97,7 +102,14 @@ def log_sum(*logs: float) -> float:
     return largest + math.log(sum(math.exp(value - largest) for value in logs))
 
 
-def log_mean_wealth(bettors: Iterable[Bettor]) -> float:
+class Owner(Protocol):
+    """Who has a wealth."""
+
+    @property
+    def log_wealth(self) -> float: ...
+
+
+def log_mean_wealth(owners: Iterable[Owner]) -> float:
     """log of the mean of the wealths: the evidence of several bettors against all of their nulls together."""
-    logs = [bettor.log_wealth for bettor in bettors]
+    logs = [owner.log_wealth for owner in owners]
     return log_sum(*logs) - math.log(len(logs))

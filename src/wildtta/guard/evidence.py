@@ -20,23 +20,24 @@ Where each network is right as often as it says, K is the accuracy that was lost
 what spread cannot: an adapted network whose answers scatter although the stream shows one class at a time, as batch
 statistics make them do. Entropy minimisation makes certain whatever it does, so a negative K proves nothing.
 
-**Takeover.** Where one class takes over, its share is the fastest sign: how often does the adapted network answer c, and how
-often the source? The class is the one that had gained most some 640 images earlier. So the bet on it is fixed before
-an image is seen; and in a stream in class order, where every class has its time, its time is over by then.
+**Takeover.** Where a few classes take over, their share is the fastest sign: how often does the adapted network answer one of
+them, and how often the source? They are the ones that have gained most so far, on the latest images and on remembered ones,
+so that the bet on them is fixed before an image is seen. (A class that has its time in a stream in class order gains on the
+latest alone, one that is answered better than before on the remembered alone.)
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
 
 _MOST_OF_A_PAIR = 0.25
 """Of the spread that one pair may add: no single pair decides, and bets can be four times as high."""
-_GROWTH = math.exp(1 / 128)
-"""Of an image's weight: the suspect gained among about the last 128 that were compared."""
+_GROWTH = math.exp(1 / 256)
+"""Of an image's weight: suspects gained among about the last 256 that were compared."""
 
 
 def probabilities(logits: Tensor) -> Tensor:
@@ -73,13 +74,13 @@ def lost_certainty(source: Tensor, adapted: Tensor) -> Tensor:
     return torch.where(answer != present, sure - now, 0.0)
 
 
-def taken_over(source: int, adapted: int, suspect: int) -> float:
-    """1[adapted answers c] − 1[source answers c] of one image, for the class c = ``suspect``."""
-    return float((adapted == suspect) - (source == suspect))
+def taken_over(source: int, adapted: int, suspects: Collection[int]) -> float:
+    """1[adapted answers one of S] − 1[source answers one of S] of one image, for the classes S = ``suspects``."""
+    return float((adapted in suspects) - (source in suspects))
 
 
 class Gains:
-    """Which class gained most against the source's share, over the latest images."""
+    """Which classes gained against the source's share, over the latest images."""
 
     def __init__(self) -> None:
         self._gains: dict[int, float] = {}
@@ -99,11 +100,23 @@ class Gains:
             self._source = {c: share / self._weight for c, share in self._source.items()}
             self._total, self._weight = self._total / self._weight, 1.0
 
-    @property
-    def suspect(self) -> int:
-        """−1: none. A class that the source gives to half of the images itself may simply be what the stream shows."""
-        suspects = [c for c in self._gains if self._source.get(c, 0.0) < 0.5 * self._total]
-        return max(suspects, key=self._gains.__getitem__, default=-1)
+    def shares(self) -> dict[int, float]:
+        """What each class gained, as a share of the images; those that gained nothing are left out."""
+        return {c: gain / self._total for c, gain in self._gains.items() if gain > 0}
+
+    def given_by_source(self, c: int) -> float:
+        """The share of the images to which the source gives ``c``."""
+        return self._source.get(c, 0.0) / max(self._total, 1e-12)
+
+
+def gained_on_both(latest: Gains, remembered: Gains, number: int) -> tuple[int, ...]:
+    """The ``number`` classes with the largest gain on both sets of images: the smaller of the two counts.
+
+    A class that the source gives to half of the remembered images itself may simply be what the stream shows.
+    """
+    one, other = latest.shares(), remembered.shares()
+    both = {c: min(gain, other[c]) for c, gain in one.items() if c in other and remembered.given_by_source(c) < 0.5}
+    return tuple(sorted(both, key=both.__getitem__, reverse=True)[:number])
 
 
 def correctness_lost(source: Sequence[int], adapted: Sequence[int], labels: Sequence[int]) -> list[float]:

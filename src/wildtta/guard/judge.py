@@ -3,37 +3,50 @@
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from wildtta.guard.betting import Bettor, log_mean_wealth
-from wildtta.guard.evidence import Gains, correctness_lost, taken_over
+from wildtta.guard.betting import Bettor, log_mean_wealth, log_sum
+from wildtta.guard.evidence import Gains, correctness_lost, gained_on_both, taken_over
 from wildtta.guard.ladder import Ladder, Rung
 
 SPREAD_MARGIN = 0.08
 """Of the spread that a network may lose unpunished."""
-TAKEOVER_MARGIN = 0.06
-"""Of the answers that a class may gain unpunished."""
+TAKEOVER_MARGIN = 0.03
+"""Of the answers that the suspected classes may gain unpunished, with many classes."""
 CERTAINTY_MARGIN = 0.05
 """Of the certainty that may be lost where the networks disagree: 5 points of accuracy, were they calibrated."""
-_RUN = 640
-"""Images after which a class that had its time in a class-ordered stream is gone."""
+_MOST_SUSPECTS = 3
+_CLASSES_PER_SUSPECT = 60
+_FLOOD = 256
+"""Latest images that are looked at for a flood of one answer."""
 _LARGEST_LOG = 600.0
 
 
 @dataclass(frozen=True)
-class Look:
-    """What one look saw: lost spread of pairs, lost certainty, and both networks' answers to the same images."""
+class Compared:
+    """Both networks on the same images."""
 
-    fresh: Sequence[float]
-    """On the latest images, as they were answered."""
-    remembered: Sequence[float]
-    """On images from memory, by the present weights."""
-    source: Sequence[int]
-    adapted: Sequence[int]
+    spread: Sequence[float] = ()
+    """Lost by each pair of images."""
     certainty: Sequence[float] = ()
-    """Lost where the networks disagree on the latest images."""
+    """Lost where the networks disagree, for each image."""
+    source: Sequence[int] = ()
+    """Answers."""
+    adapted: Sequence[int] = ()
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one look saw."""
+
+    fresh: Compared
+    """On the latest images, as they were answered."""
+    remembered: Compared
+    """On images from memory, by the present weights."""
+    mixed: bool = False
+    """Whether the images of a batch take part in each other's answers (BatchNorm)."""
     disagreement: float = math.nan
     """Share of the latest images that the two networks answer differently."""
     distance: float = math.nan
@@ -57,79 +70,155 @@ class Decision:
     """That the guard had seen."""
     wealths: dict[str, float]
     means: dict[str, float]
-    suspect: int
+    suspects: tuple[int, ...]
 
 
-@dataclass
+class OnBoth:
+    """One kind of harm, bet against on the latest images and on remembered ones: it counts where both show it.
+
+    The wealth is the smaller of the two. Where either null holds, one of them is a supermartingale, and the smaller lies below
+    it. Ordinary changes show on one side alone: a batch of odd images on the latest; a shift that was followed, on those
+    remembered from before it. A network that was spoiled shows it on both.
+
+    But while the latest images get one answer from either network, they cannot speak for the adapted one: in a flood of one
+    class, answers that are drawn to this class are right, and in one of grey images all are alike. Then the remembered ones
+    count alone. Half of the first wealth is for each of the two ways.
+    """
+
+    def __init__(self, margin: float) -> None:
+        self.fresh = Bettor(margin)
+        self.remembered = Bettor(margin)
+        self.flooded = Bettor(margin)
+        """On remembered images while the latest get one answer."""
+        self._in_flood = False
+
+    def observe(self, fresh: Iterable[float], remembered: Sequence[float], *, in_flood: bool) -> None:
+        """Bet on both sides; ``in_flood``: whether the latest images before these got one answer."""
+        self._in_flood = in_flood
+        self.fresh.observe(fresh)
+        self.remembered.observe(remembered)
+        if in_flood:
+            self.flooded.observe(remembered)
+
+    @property
+    def log_wealth(self) -> float:
+        both = min(self.fresh.log_wealth, self.remembered.log_wealth)
+        return log_sum(both, self.flooded.log_wealth) - math.log(2)
+
+    @property
+    def mean(self) -> float:
+        return self.flooded.mean if self._in_flood else min(self.fresh.mean, self.remembered.mean)
+
+    @property
+    def suspects(self) -> bool:
+        return self.remembered.suspects and (self._in_flood or self.fresh.suspects)
+
+    def restart(self) -> None:
+        for bettor in (self.fresh, self.remembered, self.flooded):
+            bettor.restart()
+
+    def forgive(self) -> None:
+        for bettor in (self.fresh, self.remembered, self.flooded):
+            bettor.forgive()
+
+
 class Judge:
     """Bets against "the adapted network is no worse than the source on this stream", and climbs a ladder.
 
-    The nulls that are really tested, each for every look and given the past (the chance is the guard's own draw):
+    The nulls that are really tested, each given the past (the chance is the guard's own draw). For the first three: on the
+    images since the last look, at every look; or on the remembered images with the present weights, at every look. (On the
+    remembered images, where most of the latest 256 get one answer.)
 
-    - ``spread``: on the images since the last look, the mean lost spread is at most the margin;
-    - ``memory``: the same on the remembered images with the present weights;
-    - ``certainty``: on the images since the last look, the source is not more certain where the networks disagree, by the
-      margin on average;
-    - ``takeover``: the suspect class has at most the source's share of the answers, plus the margin;
+    - ``spread``: the mean lost spread is at most the margin;
+    - ``certainty``: the source is not more certain where the networks disagree, by the margin on average;
+    - ``takeover``: the suspected classes have at most the source's share of the answers, plus the margin;
+    - ``statistics``: certainty on the images since the last look alone, where a batch's images take part in each other's
+      answers: what harms them is then the batch, and no weight;
     - ``labels``: where labels come in, the adapted network is right at least as often as the source.
 
     The others stand for the last under the assumption that a network that is no worse than the source keeps its spread,
     is not outdone in certainty, and lets no class take over.
+
+    Args:
+        ladder: what is done.
+        classes: that the network knows. With few, one class may gain much without taking over: twice an even share.
     """
 
-    ladder: Ladder
-    bettors: dict[str, Bettor] = field(
-        default_factory=lambda: {
-            "spread": Bettor(SPREAD_MARGIN),
-            "memory": Bettor(SPREAD_MARGIN),
-            "certainty": Bettor(CERTAINTY_MARGIN),
-            "takeover": Bettor(TAKEOVER_MARGIN),
-            "labels": Bettor(0.0),
+    def __init__(self, ladder: Ladder, classes: int = 1000) -> None:
+        self.ladder = ladder
+        self._most_suspects = max(1, min(_MOST_SUSPECTS, classes // _CLASSES_PER_SUSPECT))
+        self._spread = OnBoth(SPREAD_MARGIN)
+        self._certainty = OnBoth(CERTAINTY_MARGIN)
+        self._takeover = OnBoth(max(TAKEOVER_MARGIN, 2 * self._most_suspects / classes))
+        self._statistics = Bettor(CERTAINTY_MARGIN)
+        self._labels = Bettor(0.0)
+        self.tests: dict[str, OnBoth | Bettor] = {
+            "spread": self._spread,
+            "certainty": self._certainty,
+            "takeover": self._takeover,
+            "statistics": self._statistics,
+            "labels": self._labels,
         }
-    )
-    gains: Gains = field(default_factory=Gains)
-    _recent: deque[tuple[int, list[tuple[int, int]]]] = field(default_factory=deque)
-    looks: int = 0
-    images: int = 0
-    """Seen by the guard so far; the caller counts them."""
-    _judged: int = 0
-    """Of them, those up to the last look."""
+        self._gained, self._gained_again = Gains(), Gains()
+        self._latest: deque[tuple[int, int]] = deque(maxlen=_FLOOD)
+        self.looks = 0
+        self.images = 0
+        """Seen by the guard so far; the caller counts them."""
+        self._judged = 0
 
     @property
     def evidence(self) -> float:
-        return math.exp(min(log_mean_wealth(self.bettors.values()), _LARGEST_LOG))
+        return math.exp(min(log_mean_wealth(self.tests.values()), _LARGEST_LOG))
 
     @property
     def suspicious(self) -> bool:
         """Whether any test suspects something at present."""
-        return any(bettor.suspects for bettor in self.bettors.values())
+        return any(test.suspects for test in self.tests.values())
 
     def see(self, look: Look, *, can_return: bool) -> Decision | None:
         """Bet on a look; the decision that it leads to, if any."""
         self.looks += 1
-        self.bettors["spread"].observe(look.fresh)
-        self.bettors["memory"].observe(look.remembered)
-        self.bettors["certainty"].observe(look.certainty)
-        suspect = self.gains.suspect
-        pairs = list(zip(look.source, look.adapted, strict=True))
-        self.bettors["takeover"].observe(taken_over(source, adapted, suspect) for source, adapted in pairs)
-        self._recent.append((self.images, pairs))
-        while self._recent[0][0] <= self.images - _RUN:
-            for source, adapted in self._recent.popleft()[1]:
-                self.gains.follow(source, adapted)
+        suspects, flood = self.suspects, self._in_flood
+        fresh, again = look.fresh, look.remembered
+        self._spread.observe(fresh.spread, again.spread, in_flood=flood)
+        self._certainty.observe(fresh.certainty, again.certainty, in_flood=flood)
+        taken, taken_again = (
+            [taken_over(source, adapted, suspects) for source, adapted in zip(side.source, side.adapted, strict=True)]
+            for side in (fresh, again)
+        )
+        self._takeover.observe(taken, taken_again, in_flood=flood)
+        if look.mixed:
+            self._statistics.observe(look.fresh.certainty)
+        self._latest.extend(zip(fresh.source, fresh.adapted, strict=True))
+        for seen, gains in ((fresh, self._gained), (again, self._gained_again)):
+            for source, adapted in zip(seen.source, seen.adapted, strict=True):
+                gains.follow(source, adapted)
         return self._decide(can_return)
+
+    @property
+    def _in_flood(self) -> bool:
+        """Whether most of the latest images get one answer, from either network."""
+        enough = len(self._latest) >= _FLOOD // 2
+        return enough and any(
+            max(Counter(answered).values()) > 0.5 * len(self._latest) for answered in zip(*self._latest, strict=True)
+        )
+
+    @property
+    def suspects(self) -> tuple[int, ...]:
+        """The classes that are bet on in the next look."""
+        return gained_on_both(self._gained, self._gained_again, self._most_suspects)
 
     def see_labels(
         self, source: Sequence[int], adapted: Sequence[int], labels: Sequence[int], *, can_return: bool
     ) -> Decision | None:
         """Bet on answers whose labels came in."""
-        self.bettors["labels"].observe(correctness_lost(source, adapted, labels))
+        self._labels.observe(correctness_lost(source, adapted, labels))
         return self._decide(can_return)
 
     def restart(self) -> None:
         """All wealths at 1; the bound on a false alarm holds from here to the next restart."""
-        for bettor in self.bettors.values():
-            bettor.restart()
+        for test in self.tests.values():
+            test.restart()
 
     def _decide(self, can_return: bool) -> Decision | None:
         evidence = self.evidence
@@ -141,15 +230,15 @@ class Judge:
         decision = Decision(
             action=action,
             evidence=evidence,
-            because=max(self.bettors, key=lambda name: self.bettors[name].log_wealth),
+            because=max(self.tests, key=lambda name: self.tests[name].log_wealth),
             look=self.looks,
             images=self.images,
-            wealths={n: math.exp(min(b.log_wealth, _LARGEST_LOG)) for n, b in self.bettors.items()},
-            means={n: b.mean for n, b in self.bettors.items()},
-            suspect=self.gains.suspect,
+            wealths={n: math.exp(min(t.log_wealth, _LARGEST_LOG)) for n, t in self.tests.items()},
+            means={n: t.mean for n, t in self.tests.items()},
+            suspects=self.suspects,
         )
         if action in (Rung.SNAPSHOT, Rung.SOURCE) or action < before:
             self.restart()
-            for bettor in self.bettors.values():
-                bettor.mean = min(bettor.mean, 0.0)
+            for test in self.tests.values():
+                test.forgive()
         return decision

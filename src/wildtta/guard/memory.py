@@ -50,16 +50,34 @@ class Queue:
         self._waiting.clear()
 
 
+_TURNOVER = 32
+"""Images of the stream of which one is taken in: the memory has been replaced once after 8,192 with the default."""
+
+
 class Memory:
-    """Up to ``size`` earlier samples; a newcomer takes the place of a random one, so that old ones fade out slowly."""
+    """Up to ``size`` earlier samples; a newcomer takes the place of a random one, so that old ones fade out slowly.
+
+    Slowly, so that a flood of a few thousand images does not become what everything is judged by. At the start it is quicker:
+    the first images alone, in class order, are no picture of the stream.
+    """
 
     def __init__(self, size: int, draw: random.Random) -> None:
         self.size = size
         self._draw = draw
         self._kept: list[Answered] = []
+        self._followed = 0
 
     def __len__(self) -> int:
         return len(self._kept)
+
+    def newcomers(self, images: int, at_hand: int) -> int:
+        """How many to take in of a look over the last ``images`` of the stream, of which so many are ``at_hand``."""
+        self._followed += images
+        missing = self.size - len(self._kept)
+        rate = max(1 / _TURNOVER, (self.size / self._followed) ** 2)
+        wanted = images * rate
+        rounded = int(wanted) + (self._draw.random() < wanted % 1)
+        return min(at_hand, max(missing, rounded))
 
     def remember(self, new: Sequence[Answered]) -> None:
         """Take samples in."""
@@ -75,3 +93,4 @@ class Memory:
 
     def clear(self) -> None:
         self._kept.clear()
+        self._followed = 0

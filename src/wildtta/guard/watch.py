@@ -1,7 +1,7 @@
 """The guard at work on one adapter: draws images, compares the networks, acts on the judge's decisions.
 
-What a look computes is read during a later batch, when it has long been there: nothing waits for the device, except at the
-start and while something is suspected.
+What a look computes is read during a later batch, when it has long been there: nothing waits for the device. At the start
+and while something is suspected it is read at once: what is found in a batch decides who answers it.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from wildtta.guard.audit import Audit, look_facts
-from wildtta.guard.comparison import Comparison
+from wildtta.guard.comparison import Comparison, Present
 from wildtta.guard.evidence import probabilities
 from wildtta.guard.judge import Decision, Judge, Look
 from wildtta.guard.ladder import Ladder, Rung
@@ -24,6 +24,7 @@ from wildtta.guard.pace import START, share_of
 from wildtta.guard.scaling import scaled_step
 from wildtta.guard.shadow import Shadow
 from wildtta.guard.snapshots import Snapshot, Snapshots
+from wildtta.network import Network
 from wildtta.step.engine import Engine
 from wildtta.step.report import Answer
 
@@ -34,31 +35,31 @@ _SLOW = 0.25
 _LAG = 5120
 """Images by which suspicion may follow what caused it: a drift is small for long before it can be told from chance."""
 _SNAPSHOTS, _APART = 4, 2560
-_LOOKS_REMEMBERED = 32
-"""Looks until the memory has been replaced once: 10,000 images with the default."""
 
 
 class Watch:
     """A guard bound to one adapter."""
 
-    def __init__(
-        self, guard: Guard, network: nn.Module, learning: Sequence[str], shadow: Shadow | None = None
-    ) -> None:
-        if getattr(network, "rows_per_sample", 1) > 1:
+    def __init__(self, guard: Guard, network: Network, learning: Sequence[str], shadow: Shadow | None = None) -> None:
+        if getattr(network.module, "rows_per_sample", 1) > 1:
             raise ValueError("a guard compares one answer per image; segmentation is not watched yet: leave guard= out")
         self.guard = guard
-        self.judge = Judge(Ladder(guard.false_alarms))
+        self._classes = network.classes
+        self.judge = Judge(Ladder(guard.false_alarms), network.classes)
         self.last_look: Look | None = None
         self.decisions: list[Decision] = []
         """What the guard did so far."""
         draw = random.Random(guard.seed)
         self._shadow = Shadow(network, learning) if shadow is None else shadow
+        # Those that share a shadow are many, and recordings cost memory.
+        self._present = Present(recorded=shadow is None)
         self._queue = Queue(guard.shadow, draw)
         self._memory = Memory(guard.memory, draw)
         self._snapshots = Snapshots(_SNAPSHOTS, _APART)
         self._pending: Comparison | None = None
         self._suspected_since: int | None = None
         self._began = 0
+        self._looked = 0
         self._audit = None if guard.audit is None else Audit(guard.audit)
         self._metrics = guard.metrics()
         if self._audit is not None:
@@ -82,6 +83,11 @@ class Watch:
             answer = self._by_source(engine, images, answer)
         # In a trial the adapter's own answers are looked at, which nobody else gets.
         self.observe(engine, images, own if scale else answer.output.logits)
+        if self.close and not by_source:
+            # Where every image is looked at anyway, an alarm comes before its batch is answered.
+            self._finish_look(engine)
+            if self.source_answers:
+                answer = self._by_source(engine, images, answer)
         answer.report.disagreement = self.disagreement
         return answer
 
@@ -98,7 +104,7 @@ class Watch:
     def _by_source(self, engine: Engine, images: Tensor, answer: Answer) -> Answer:
         """The same step with the source network's answer."""
         call = images if engine.inputs is None else engine.inputs
-        output = answer.output.answering(self._shadow.logits(call, engine.precision).to(answer.output.logits.dtype))
+        output = answer.output.answering(self._shadow.logits(engine, call).to(answer.output.logits.dtype))
         answer.report.entropies = output.entropies
         return Answer(output, answer.report)
 
@@ -149,6 +155,7 @@ class Watch:
     def moved(self, fn: Callable[[Tensor], Tensor]) -> None:
         """The network went to another device or type: what was drawn before is dropped."""
         self._shadow.apply(fn)
+        self._present.forget()
         self.forget_samples()
 
     def forget_samples(self) -> None:
@@ -173,12 +180,12 @@ class Watch:
         """The adapter was reset or got another state: nothing of what was seen speaks about it."""
         self.forget_samples()
         self._suspected_since = None
-        self._began = 0
-        self.judge = Judge(Ladder(self.guard.false_alarms))
+        self._began = self._looked = 0
+        self.judge = Judge(Ladder(self.guard.false_alarms), self._classes)
 
     def labelled(self, engine: Engine, images: Tensor, labels: Tensor) -> None:
         """Images whose labels came in: both networks are scored on them, nothing is learned."""
-        source = self._shadow.logits(images, engine.precision).argmax(1)
+        source = self._shadow.logits(engine, images).argmax(1)
         adapted = engine.method.predicted(engine, images).logits.argmax(1)
         rows = torch.stack([source, adapted, labels.to(source.device)]).tolist()
         decision = self.judge.see_labels(*rows, can_return=self._refuge() is not None)
@@ -188,13 +195,13 @@ class Watch:
 
     def _look(self, engine: Engine) -> None:
         """Compare on the queue's samples and on a part of the memory; everything stays on the device."""
-        known = (
-            [] if self._resting or len(self._memory) < 2 * self.guard.sample else self._memory.draw(self.guard.sample)
-        )
         # Whole samples: few shapes suit the kernels.
         latest = self._queue.take(len(self._queue) // self.guard.sample * self.guard.sample)
-        newcomers = max(1, self.guard.memory // _LOOKS_REMEMBERED)
-        self._pending = Comparison.of(engine, self._shadow, latest, known, newcomers)
+        enough = len(self._memory) >= 2 * self.guard.sample
+        known = self._memory.draw(min(len(latest), len(self._memory))) if enough and not self._resting else []
+        newcomers = self._memory.newcomers(self.judge.images - self._looked, len(latest))
+        self._looked = self.judge.images
+        self._pending = Comparison.of(engine, self._shadow, self._present, latest, known, newcomers)
 
     def _finish_look(self, engine: Engine) -> None:
         """Read the numbers of the last look, judge them, act."""
@@ -238,7 +245,7 @@ class Watch:
         if self._metrics is not None:
             self._metrics.count(decision)
         if self._audit is not None:
-            facts = {name: getattr(decision, name) for name in ("evidence", "because", "wealths", "means", "suspect")}
+            facts = {name: getattr(decision, name) for name in ("evidence", "because", "wealths", "means", "suspects")}
             action = decision.action.name.lower()
             self._audit.write(
                 "decision", action=action, look=decision.look, images=decision.images, acted=self.guard.act, **facts

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -122,15 +123,40 @@ class Peers:
         backend = "nccl" if device.type == "cuda" and self._by_nccl else "gloo"
         if backend not in self._links:
             store: Any = PrefixStore(f"{self._generation}/{backend}", self._store)
-            limit = timedelta(seconds=self._timeout)
             if backend == "gloo":
-                made: Any = dist.ProcessGroupGloo(store, self.place, len(self.members), limit)
+                limit = timedelta(seconds=self._timeout)
+                self._links[backend] = dist.ProcessGroupGloo(store, self.place, len(self.members), limit)
             else:
-                options: Any = dist.ProcessGroupNCCL.Options()
-                options._timeout = limit
-                made = dist.ProcessGroupNCCL(store, self.place, len(self.members), options)
-            self._links[backend] = made
+                self._links[backend] = self._connected_by_nccl(store, device)
         return self._links[backend]
+
+    def _connected_by_nccl(self, store: Any, device: torch.device) -> Any:
+        """A group of NCCL whose GPUs are connected; RuntimeError where somebody does not come in time.
+
+        The first collective connects them, and waits for whoever is missing without a limit: a thread does that, and is left
+        behind where nobody comes.
+        """
+        options: Any = dist.ProcessGroupNCCL.Options()
+        # Torch ends the process when this time is over. Ours comes first: see _run.
+        options._timeout = timedelta(seconds=10 * self._timeout + 600)
+        with _errors_left_to_us():
+            made: Any = dist.ProcessGroupNCCL(store, self.place, len(self.members), options)
+        failures: list[RuntimeError] = []
+
+        def connect() -> None:
+            try:
+                made.allreduce([torch.zeros(1, device=device)]).wait()
+            except RuntimeError as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=connect, name="wildtta-nccl", daemon=True)
+        thread.start()
+        thread.join(self._timeout)
+        if thread.is_alive():
+            raise RuntimeError(f"not all GPUs were connected within {self._timeout:g} s")
+        if failures:
+            raise failures[0]
+        return made
 
     @property
     def broken(self) -> bool:
@@ -189,6 +215,21 @@ class Peers:
                 "Start it anew, or call replicas at least once in every timeout= seconds (an empty batch will do)"
             )
         return agreed
+
+
+@contextlib.contextmanager
+def _errors_left_to_us() -> Iterator[None]:
+    """A group of NCCL that is made within ends no process when a collective fails: who waits for it is told."""
+    name = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+    before = os.environ.get(name)
+    os.environ[name] = "0"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def _answer_alarms(store: Any, me: int, moment: float, over: threading.Event) -> None:

@@ -55,7 +55,7 @@ def strengths(world: World, stream: list[Tensor], *, size: int = SIZE) -> tuple[
     return found, state
 
 
-@pytest.mark.parametrize("classes", [3, 10, 200])
+@pytest.mark.parametrize("classes", [10, 50, 200])
 def test_a_shift_is_seen_in_a_shuffled_stream_and_its_direction_is_found(classes: int) -> None:
     world = World(classes, shift=3.5)
     found, state = strengths(world, world.shuffled(30))
@@ -80,6 +80,13 @@ def test_a_clean_stream_leaves_it_at_rest(classes: int, run: int) -> None:
 def test_one_class_for_ever_leaves_it_at_rest(classes: int, shift: float) -> None:
     world = World(classes, shift=shift)
     found, state = strengths(world, [torch.ones(SIZE, dtype=torch.int64)] * 40)
+    assert max(found) == 0
+    assert not state["shift"].any()
+
+
+def test_up_to_five_classes_are_left_alone() -> None:
+    world = World(5, shift=3.5)
+    found, state = strengths(world, world.shuffled(30))
     assert max(found) == 0
     assert not state["shift"].any()
 

@@ -2,7 +2,7 @@
 
 A shift of the inputs moves all logits alike, and so does a run of images of one class. Taking away what the logits share
 repairs the one and ruins the other. Two signs tell them apart, without labels, source data or another pass. Both are free
-of scale, so that the same numbers serve 3 classes and 1,000.
+of scale, so that the same numbers serve 10 classes and 1,000.
 
 **The cost of recentring.** Take the mean off the logits of the last samples. If it was a shift, they stay as certain as
 before; if they were of one class, what made them certain is gone:
@@ -18,9 +18,10 @@ drawn at random, the mean is off by
 
 so that a mean is a shift as far as it is longer than 2.5 r. Two more things must hold. A step pushes the classes that are
 present: in a long run of one class it would push that class away. So steps by this sign ask for several classes among the
-last samples. And the mean of the samples stands for the mean of the classes only where a good part of them has been seen.
+last samples. And the mean of the samples stands for the mean of the classes only where a good part of them is among them.
 
-With two classes a shift and a change of their shares are the same thing. Both signs fall to nothing there: ∝ (C−2)/(C−1).
+The fewer the classes, the less a shift differs from a change of their shares; with two they are the same thing. Up to five
+classes both signs are taken for nothing: there was less to gain than to lose.
 """
 
 from __future__ import annotations
@@ -49,8 +50,11 @@ _ERROR_WEIGHT = 2.5
 """Lengths of r that a mean of the rows must exceed."""
 _PRESENT, _PRESENT_MEMORY = (5.0, 9.0), 256
 """Steps by the rows ask for so many classes among the last 256 samples (1/e): none up to the first number."""
-_SPREAD_OUT = (0.3, 0.6)
-"""Share of all classes seen, up to which the mean of the samples tells nothing, and from which on it counts fully."""
+_DIVERSE = (0.4, 0.7)
+"""Share of all classes among the last 256 samples, up to which the mean of the samples tells nothing, and from which on it
+counts fully."""
+_ENOUGH = (5, 10)
+"""Networks with up to so many classes are left alone; from the second number on the evidence counts fully."""
 _HABIT, _CHANCE = 0.02, 0.4
 """A squared mean below 0.02 + 0.4/C times the squared spread is no shift: networks have such a mean on their own training
 data (habit), and so have C random centroids (chance)."""
@@ -162,17 +166,17 @@ def weighed(state: dict[str, Tensor], logits: Tensor, usable: Tensor | None = No
     number = usable.sum().to(flat.dtype)
     recent, used = _last_samples(state, flat, usable)
     known = used.sum()
-    identified = (classes - 2) / max(1, classes - 1) * (known >= WINDOW)
+    identified = (known >= WINDOW) * min(max((classes - _ENOUGH[0]) / (_ENOUGH[1] - _ENOUGH[0]), 0.0), 1.0)
 
     rows, dominance = _followed_rows(state, flat, usable, recent, used)
     present = _followed_classes(state, flat, usable)
     weight = dominance.sum().clamp(min=1e-9)
     centre = (dominance[:, None] * rows).sum(0) / weight
     spread = (dominance * (rows - centre).square().sum(1)).sum() / weight
-    seen = classes_seen(dominance)
+    seen, here = classes_seen(dominance), classes_seen(present)
     doubt = (_ERROR_WEIGHT * sampling_error(seen, len(rows))).square() + smallest_shift(len(rows))
     clear = clearness(centre.square().sum(), spread, doubt)
-    by_rows = identified * rows_trusted(seen, classes_seen(present), len(rows)) * clear
+    by_rows = identified * rows_trusted(seen, here, len(rows)) * clear
 
     trust = identified * falling(recentring_cost(recent, used), _COST)
     trust = torch.minimum(trust, state["recent_trust"] + number / _TRUST_TAKES)
@@ -183,7 +187,8 @@ def weighed(state: dict[str, Tensor], logits: Tensor, usable: Tensor | None = No
     mean_weight = keep * state["mean_weight"] + trust * number
     mean = mean_sum / mean_weight.clamp(min=1e-6)
     clear = clearness(mean.square().sum(), mean_spread / mean_weight.clamp(min=1e-6), smallest_shift(classes))
-    by_mean = trust * clear * rising(seen / len(rows), _SPREAD_OUT) * mean_weight / (mean_weight + _MEAN_PRIOR)
+    diverse = rising(here / classes, _DIVERSE)
+    by_mean = trust * clear * diverse * mean_weight / (mean_weight + _MEAN_PRIOR)
 
     return {
         "recent_logits": recent[-WINDOW:],

@@ -59,8 +59,8 @@ class Steady(SAR2):
 
     It acts on evidence. From the outputs alone it judges how clear it is that the stream has shifted, and that what the
     outputs share is not just the classes now present: a strength a in [0, 1] (``model.last.strength``; the two signs are
-    in ``methods/steady/evidence.py``). On clean streams, on streams of one class, and with two classes a is 0, and the
-    network answers as without adaptation. Elsewhere it takes SAR²'s loss in one pass:
+    in ``methods/steady/evidence.py``). On clean streams, on streams of one class, and with five classes or fewer a is
+    0, and the network answers as without adaptation. Elsewhere it takes SAR²'s loss in one pass:
 
         g = ∇[ S(x)·w(x)·E + α·R(C^t) + β·I(C^t) ],   g ← a·g·min(1, b‖θ₀‖/‖g‖),   θ ← (1−p)(θ − η g) + p θ₀
 
