@@ -15,6 +15,12 @@ METHODS = {"none": "no adaptation", "tent": "Tent", "steady": "Steady (ours)"}
 ACCURACY = {"none": 40.0, "tent": 12.0, "steady": 46.5}
 
 
+def answers(accuracy: float, images: int = 200) -> dict[str, list[int]]:
+    """The first images answered rightly, as many as the accuracy says."""
+    right = round(accuracy * images / 100)
+    return {"label": [1] * images, "predicted": [1] * right + [0] * (images - right)}
+
+
 def story() -> Story:
     """Tent falls to one class everywhere; Steady gains 6.5 and, on the ViT in fog, 8.5 points."""
     rows: dict[Place, Row] = {}
@@ -28,6 +34,7 @@ def story() -> Story:
                     "accuracy": accuracy + more, "top_class_share": share, "top_class_true_share": 1.0,
                     "running": [[10, 5.0], [20, accuracy]],
                 }  # fmt: skip
+                row["diagnostics"] = {"predictions": answers(accuracy + more)}
                 rows[network, stream, method] = row
     return Story(rows=rows, networks=NETWORKS, streams=STREAMS, methods=METHODS)
 
@@ -36,9 +43,21 @@ def test_the_words_follow_the_numbers() -> None:
     ran, outcome = story().words.split(". ")
     assert ran.startswith("No adaptation, Tent and Steady (ours) answer the same 2 streams")
     assert outcome == (
-        "Tent changed the accuracy by -28.0 to -28.0 points, and collapsed onto one class in 4 of 4 runs; "
-        "Steady (ours) changed the accuracy by +6.5 to +8.5 points."
+        "Tent changed the accuracy by -28.0 to -28.0 points: beyond chance upwards in 0 and downwards in 4 of 4 runs, "
+        "and collapsed onto one class in 4; "
+        "Steady (ours) changed the accuracy by +6.5 to +8.5 points: beyond chance upwards in 4 and downwards in 0 of 4 runs."
     )
+
+
+def test_a_change_of_a_few_images_is_not_beyond_chance() -> None:
+    """7 images gained and 13 lost of 2,000: a two-sided sign test gives p = 0.26."""
+    told = story()
+    before, after = [1] * 1000 + [0] * 1000, [0] * 13 + [1] * 994 + [0] * 993
+    for method, predicted in (("none", before), ("tent", before), ("steady", after)):
+        row = told.rows["glyphs:vit", "noise", method]
+        row["diagnostics"] = {"predictions": {"label": [1] * 2000, "predicted": predicted}}
+    steady = told.words.split("; ")[1]
+    assert "by -0.3 to +8.5 points: beyond chance upwards in 3 and downwards in 0 of 4 runs" in steady
 
 
 def test_the_table_is_full_and_the_unadapted_network_comes_first_and_never_collapses() -> None:

@@ -172,6 +172,20 @@ def test_the_contrary_refutes(claim: Any) -> None:
     assert outcome.status == "fails", outcome.numbers
 
 
+def test_areas_that_differ_by_one_point_of_the_grid_are_too_coarse_to_tell() -> None:
+    rows = story("figure-9")
+    for row in rows.values():
+        surface = [[9.0] * 5 for _ in range(5)]
+        surface[2][2] = 0.0
+        if row["cell"]["method"] == "sar":
+            surface[2][3] = 0.0
+        row["diagnostics"]["surface"]["entropy"] = surface
+    (claim,) = experiments()["figure-9"].claims
+    outcome = decide(claim, View(experiments()["figure-9"], WHERE, rows))
+    assert outcome.status == "too short to tell"
+    assert "Tent 4.0 %, SAR 8.0 %" in outcome.numbers
+
+
 def test_measures_of_pictures() -> None:
     assert separability([[0, 0], [0, 1], [9, 9], [9, 8]], [0, 0, 1, 1]) == 100
     assert separability([[0, 0], [0, 1], [9, 9], [9, 8]], [0, 1, 0, 1]) == 0

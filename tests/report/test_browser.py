@@ -181,6 +181,8 @@ def test_the_demonstrations_table_is_seen_whole(browser: Any, tmp_path: Path) ->
         for place, stream in enumerate(demo.SCENARIOS)
         for method in methods
     }
+    for row in rows.values():
+        row["diagnostics"]["predictions"] = {"label": [1] * 20, "predicted": [1] * 8 + [0] * 12}
     story = Story(rows=rows, networks=networks, streams=demo.SCENARIOS, methods=methods)
     written = write(list(rows.values()), tmp_path, intro=story.words, sections=[story.section])
     opened(browser, written.html)

@@ -93,6 +93,9 @@ def planned() -> dict[tuple[str, str, str], Cell]:
             method=method,
             name=METHODS[method],
             severity=SEVERITY,
+            # Every answer: a gain of a few images is told from chance by the images that changed.
+            measure=("predictions",),
+            measure_options={"predictions": {"points": max(LENGTHS.values())}},
             **_stream(scenario),
         )
         for model, scenario, method in itertools.product(NETWORKS, SCENARIOS, METHODS)

@@ -6,7 +6,10 @@ import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from wildtta.bench import Row
+from wildtta.checkup.gain import Gain, paired_gain
 from wildtta.report.curves import grid_figures
 from wildtta.report.document import Section
 from wildtta.report.runs import collapsed
@@ -56,23 +59,35 @@ class Story:
         return f"{ran[0].upper()}{ran[1:]} {'; '.join(self._outcomes())}."
 
     def _outcomes(self) -> list[str]:
-        """One clause per method that adapts: where it collapsed, and its best and worst change."""
-        alone, *others = self.methods
+        """One clause per method that adapts: its worst and best change, how often beyond chance, where it collapsed."""
+        _, *others = self.methods
         clauses = []
         for method in others:
-            gains, lost = {}, 0
-            for network, stream in itertools.product(self.networks, self.streams):
-                row, base = self.rows[network, stream, method], self.rows[network, stream, alone]
-                if row["status"] == base["status"] == "ok":
-                    gains[network, stream] = row["metrics"]["accuracy"] - base["metrics"]["accuracy"]
-                    lost += collapsed(row)
-            if not gains:
+            gains = {place: self._gain(*place, method) for place in itertools.product(self.networks, self.streams)}
+            known = {place: gain for place, gain in gains.items() if gain is not None}
+            if not known:
                 clauses.append(f"{self.methods[method]} failed")
                 continue
-            low, high = min(gains.values()), max(gains.values())
-            ends = f", and collapsed onto one class in {lost} of {len(gains)} runs" if lost else ""
-            clauses.append(f"{self.methods[method]} changed the accuracy by {low:+.1f} to {high:+.1f} points{ends}")
+            points = [gain.points for gain in known.values()]
+            up, down = sum(gain.low > 0 for gain in known.values()), sum(gain.high < 0 for gain in known.values())
+            lost = sum(collapsed(self.rows[network, stream, method]) for network, stream in known)
+            ends = f", and collapsed onto one class in {lost}" if lost else ""
+            clauses.append(
+                f"{self.methods[method]} changed the accuracy by {min(points):+.1f} to {max(points):+.1f} points: "
+                f"beyond chance upwards in {up} and downwards in {down} of {len(known)} runs{ends}"
+            )
         return clauses
+
+    def _gain(self, network: str, stream: str, method: str) -> Gain | None:
+        """What the method gained over no adaptation on the same images, with its 95 % interval; None where one failed."""
+        rows = [self.rows[network, stream, which] for which in (next(iter(self.methods)), method)]
+        if any(row["status"] != "ok" for row in rows):
+            return None
+        before, after = (row["diagnostics"]["predictions"] for row in rows)
+        if before["label"] != after["label"]:
+            raise ValueError(f"{method} and no adaptation had other images on {network}, {stream}")
+        right = [np.equal(seen["predicted"], seen["label"]) for seen in (before, after)]
+        return paired_gain(*right)
 
     @property
     def section(self) -> Section:

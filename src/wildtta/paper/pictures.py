@@ -11,7 +11,7 @@ from wildtta.paper.experiment import Claim, Experiment, Part, Spot, later
 from wildtta.paper.plan import LABEL_SHIFT, Stream, one_stream, place
 from wildtta.paper.recipes import RECIPES
 from wildtta.paper.settings import CORRUPTIONS, GN, VIT, Setting
-from wildtta.paper.view import View
+from wildtta.paper.view import TooShort, View
 from wildtta.report.chart import Chart, PictureChart, ScatterChart, SurfaceChart
 
 #: The paper says "a smaller learning rate" without a value. At a tenth of its rate Tent does not collapse at once.
@@ -110,7 +110,10 @@ def _entropies(view: View) -> dict[str, Surface]:
 
 def _larger_area(view: View) -> Iterator[Part]:
     areas = {label: area_inside(table, lowest_contour(table)) for label, table in _entropies(view).items()}
-    told = f"Tent {areas['Tent']:.0f} %, SAR {areas['SAR']:.0f} % of the plane"
+    told = f"Tent {areas['Tent']:.1f} %, SAR {areas['SAR']:.1f} % of the plane"
+    points = np.size(next(iter(_entropies(view).values())))
+    if abs(areas["SAR"] - areas["Tent"]) * points / 100 < 1.5:
+        raise TooShort(f"inside the lowest contour: {told}: one of {points} points of the grid at most apart")
     yield areas["SAR"] > areas["Tent"], f"inside the lowest contour: {told}"
 
 
