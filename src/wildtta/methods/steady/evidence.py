@@ -18,7 +18,7 @@ drawn at random, the mean is off by
 
 so that a mean is a shift as far as it is longer than 2.5 r. Two more things must hold. A step pushes the classes that are
 present: in a long run of one class it would push that class away. So steps by this sign ask for several classes among the
-last samples. And the mean of the samples stands for the mean of the classes only where a good part of them is among them.
+last samples. And the mean of the samples stands for the mean of the classes only where a good part of them has been seen.
 
 The fewer the classes, the less a shift differs from a change of their shares; with two they are the same thing. Up to five
 classes both signs are taken for nothing: there was less to gain than to lose.
@@ -50,11 +50,10 @@ _ERROR_WEIGHT = 2.5
 """Lengths of r that a mean of the rows must exceed."""
 _PRESENT, _PRESENT_MEMORY = (5.0, 9.0), 256
 """Steps by the rows ask for so many classes among the last 256 samples (1/e): none up to the first number."""
-_DIVERSE = (0.4, 0.7)
-"""Share of all classes among the last 256 samples, up to which the mean of the samples tells nothing, and from which on it
-counts fully."""
+_SPREAD_OUT = (0.3, 0.6)
+"""Share of all classes seen, up to which the mean of the samples tells nothing, and from which on it counts fully."""
 _ENOUGH = (5, 10)
-"""Networks with up to so many classes are left alone; from the second number on the evidence counts fully."""
+"""Networks with up to so many classes are left alone; up to the second number the evidence counts in part."""
 _HABIT, _CHANCE = 0.02, 0.4
 """A squared mean below 0.02 + 0.4/C times the squared spread is no shift: networks have such a mean on their own training
 data (habit), and so have C random centroids (chance)."""
@@ -133,6 +132,12 @@ def falling(value: Tensor, limits: tuple[float, float]) -> Tensor:
     return ((second - value) / (second - first)).clamp(0, 1)
 
 
+def identifiable(classes: int) -> float:
+    """How far a shift can be told from the classes' shares: 0 up to five classes, (C − 2)/(C − 1) from ten on."""
+    fewest, enough = _ENOUGH
+    return min(max((classes - fewest) / (enough - fewest), 0.0), 1.0) * (classes - 2) / max(1, classes - 1)
+
+
 def rising(value: Tensor, limits: tuple[float, float]) -> Tensor:
     """0 up to the first limit, 1 from the second on, a straight line between."""
     return 1 - falling(value, limits)
@@ -166,17 +171,17 @@ def weighed(state: dict[str, Tensor], logits: Tensor, usable: Tensor | None = No
     number = usable.sum().to(flat.dtype)
     recent, used = _last_samples(state, flat, usable)
     known = used.sum()
-    identified = (known >= WINDOW) * min(max((classes - _ENOUGH[0]) / (_ENOUGH[1] - _ENOUGH[0]), 0.0), 1.0)
+    identified = identifiable(classes) * (known >= WINDOW)
 
     rows, dominance = _followed_rows(state, flat, usable, recent, used)
     present = _followed_classes(state, flat, usable)
     weight = dominance.sum().clamp(min=1e-9)
     centre = (dominance[:, None] * rows).sum(0) / weight
     spread = (dominance * (rows - centre).square().sum(1)).sum() / weight
-    seen, here = classes_seen(dominance), classes_seen(present)
+    seen = classes_seen(dominance)
     doubt = (_ERROR_WEIGHT * sampling_error(seen, len(rows))).square() + smallest_shift(len(rows))
     clear = clearness(centre.square().sum(), spread, doubt)
-    by_rows = identified * rows_trusted(seen, here, len(rows)) * clear
+    by_rows = identified * rows_trusted(seen, classes_seen(present), len(rows)) * clear
 
     trust = identified * falling(recentring_cost(recent, used), _COST)
     trust = torch.minimum(trust, state["recent_trust"] + number / _TRUST_TAKES)
@@ -187,8 +192,7 @@ def weighed(state: dict[str, Tensor], logits: Tensor, usable: Tensor | None = No
     mean_weight = keep * state["mean_weight"] + trust * number
     mean = mean_sum / mean_weight.clamp(min=1e-6)
     clear = clearness(mean.square().sum(), mean_spread / mean_weight.clamp(min=1e-6), smallest_shift(classes))
-    diverse = rising(here / classes, _DIVERSE)
-    by_mean = trust * clear * diverse * mean_weight / (mean_weight + _MEAN_PRIOR)
+    by_mean = trust * clear * rising(seen / len(rows), _SPREAD_OUT) * mean_weight / (mean_weight + _MEAN_PRIOR)
 
     return {
         "recent_logits": recent[-WINDOW:],
