@@ -129,7 +129,7 @@ def theirs(
 class Clock:
     """Milliseconds of a piece of work, on the device that does it; ``cpu_time``: of all threads of this process together."""
 
-    def __init__(self, device: str, *, cpu_time: bool) -> None:
+    def __init__(self, device: str, *, cpu_time: bool = False) -> None:
         self.cuda = device == "cuda"
         self.now = time.process_time if cpu_time else time.perf_counter
 
