@@ -214,7 +214,7 @@ def test_memory_grows_as_expected() -> None:
         assert slope is not None
         return slope
 
-    widths = [scaling.Sizes(4, 20, width, 8, 8) for width in (128, 256, 512)]
+    widths = [scaling.Sizes(4, 20, width, 8, 8) for width in (512, 1024, 2048)]  # where D² outweighs what grows with D
     classes = [scaling.Sizes(4, count, 32, 8, 8) for count in (200, 800, 3200)]
     assert measured("peak_mb", "width", "redundancy", widths) == pytest.approx(2.0, abs=0.1)
     assert measured("peak_mb", "classes", "redundancy", classes) == pytest.approx(0.0, abs=0.02)
