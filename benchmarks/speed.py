@@ -296,7 +296,8 @@ def main() -> None:
                     rows.append(measure(*given, compiled=arguments.compile, **options))
                     if arguments.json:
                         arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
-    print(*auto_beside_the_best(rows), sep="\n")
+    for line in auto_beside_the_best(rows):
+        print(line)
 
 
 if __name__ == "__main__":
