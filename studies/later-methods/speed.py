@@ -34,8 +34,8 @@ CORRUPTIONS = ("gaussian_noise", "fog", "contrast")
 BATCH = 64
 TOO_SLOW_TO_WAIT_FOR = {"memo"}
 """64 views of every image: its stream is run at its pace alone."""
-FEW_BATCHES = {"cotta": 10, "foa": 4, "memo": 3}
-"""Timed batches of the slowest methods, which come last; 20 of the others. The first is not counted."""
+FEW_BATCHES = {"cotta": 8, "foa": 4, "memo": 2}
+"""Timed batches of the slowest methods, which come last; 16 of the others. The first is not counted."""
 
 Times = list[dict[str, Any]]
 """Per network and method: ``ms``, the median time of a batch (None: it failed); ``recorded_ms`` of none's recorded pass."""
@@ -85,7 +85,7 @@ def time_methods(given: argparse.Namespace) -> None:
 def timed(network: str, method: str, given: argparse.Namespace) -> dict[str, Any]:
     """An entry of the times, from the first batches under the first corruption."""
     conditions = Conditions(root=given.images, source=given.source)
-    batches = min(FEW_BATCHES.get(method, 20), given.batches)
+    batches = min(FEW_BATCHES.get(method, given.batches), given.batches)
     whole = cell(network, method, given.weights)
     short = replace(whole, limit=BATCH * batches, scenario="mild", corruptions=CORRUPTIONS[:1])
     row = execute(short, conditions, given.device)
@@ -172,7 +172,7 @@ def told_gain(row: Row | None, none: float) -> str:
 
 def main() -> None:
     parser = arguments("Who still gains when time is charged.", ("times", "streams", "table"), NETWORKS)
-    parser.add_argument("--batches", type=int, default=20, help="timed batches at most")
+    parser.add_argument("--batches", type=int, default=16, help="timed batches at most")
     parser.add_argument("--limit", type=int, help="images of a stream at most")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
