@@ -1,6 +1,7 @@
-"""Writes the core of the no-harm battery with every method of the package: ``studies/no-harm/core.toml``.
+"""Writes the core of the no-harm battery with every method of the package, ``studies/no-harm/core.toml``, and its table.
 
     python studies/later-methods/core.py > studies/no-harm/core.toml
+    python studies/later-methods/core.py runs/no-harm.jsonl [docs/results/later-methods.md]
 
 Networks, images, corruptions and order are of the part that is kept aside. Cells of none and Steady are those of
 battery.toml, so that one journal serves both.
@@ -8,9 +9,14 @@ battery.toml, so that one journal serves both.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from pathlib import Path
+
+from cells import show
 
 from methods import methods_for
+from wildtta.bench import read
 
 NETWORKS = {
     "resnet18": "cifar-10.zip", "wide2048": "cifar-10.zip", "post128": "cifar-10.zip",
@@ -78,5 +84,15 @@ def grid() -> str:
     return "\n".join([HEAD.format(cells=cells), *parts()])
 
 
+def table(journal: str, page: str | None = None) -> None:
+    """Each method's verdict on the streams of a journal that all kinds of methods have run."""
+    from page import scores, shared_by_methods, verdicts  # of the battery; methods.py names its folder
+
+    show(verdicts(shared_by_methods(scores(read(journal)))), "no-harm core", None if page is None else Path(page))
+
+
 if __name__ == "__main__":
-    print(grid(), end="")
+    if sys.argv[1:]:
+        table(*sys.argv[1:])
+    else:
+        print(grid(), end="")
