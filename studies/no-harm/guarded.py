@@ -21,52 +21,38 @@ from typing import Any
 
 import torch
 from grid import core_streams, domains_for, one_process_each, small_batches
-from networks import load
-from torch import Tensor, nn
-from train import normalised
+from scoring import Subject, accuracy, answers, prepared
 
 import wildtta
-from streams import Pool, Stream, load_pool
+from streams import Stream, load_pool
 from wildtta.guard.audit import read_audit
 
 Row = dict[str, Any]
 
 
-def answers(
-    network: nn.Module, method: str, pool: Pool, stream: Stream, guard: wildtta.Guard | None
-) -> tuple[Tensor, wildtta.Adapter]:
-    """What ``method`` answers to each image of ``stream``."""
-    adapter = wildtta.adapt(network, method, batch_size=stream.batch, guard=guard)
-    given = []
-    for at in range(0, len(stream.images), stream.batch):
-        place = (torch.from_numpy(part[at : at + stream.batch]) for part in (stream.domains, stream.images))
-        given.append(adapter(normalised(pool.pixels[tuple(part.to(pool.pixels.device) for part in place)])).argmax(1))
-    return torch.cat(given).cpu(), adapter
-
-
-def one_stream(network: nn.Module, method: str, pool: Pool, stream: Stream, source: Tensor, seed: int) -> Row:
+def one_stream(subject: Subject, method: str, stream: Stream, seed: int) -> Row:
     """Accuracy without adaptation, with it, and with a guard, in percent; and what the guard did."""
-    images = torch.from_numpy(stream.images)
-    truth, before = pool.labels[images], source[torch.from_numpy(stream.domains), images]
+    truth = subject.truth(stream)
     with tempfile.TemporaryDirectory() as folder:
         guard = wildtta.Guard(seed=seed, audit=Path(folder) / "audit.jsonl")
-        given, adapter = answers(network, method, pool, stream, guard)
+        adapter = wildtta.adapt(subject.network, method, batch_size=stream.batch, guard=guard)
+        given = answers(adapter, subject.pool, stream)
         looks = [line for line in read_audit(Path(folder) / "audit.jsonl") if line["kind"] == "look"]
     raised = [d for d in adapter.guard.decisions if d.action > 0 and d.evidence >= 1 / guard.false_alarms]
-    network = adapter.unload()
+    subject.network = adapter.unload()
     alone = given
     if raised:
-        alone, adapter = answers(network, method, pool, stream, None)
-        adapter.unload()
-    none, adapted, guarded = (100 * float((part == truth).float().mean()) for part in (before, alone, given))
+        adapter = wildtta.adapt(subject.network, method, batch_size=stream.batch)
+        alone = answers(adapter, subject.pool, stream)
+        subject.network = adapter.unload()
     return {
         "stream": stream.name,
         "scenario": stream.scenario,
         "batch": stream.batch,
-        "batches": -(-len(images) // stream.batch),
-        "none": none,
-        "adapted": adapted,
-        "guarded": guarded,
+        "batches": -(-len(given) // stream.batch),
+        "none": accuracy(subject.unadapted(stream), truth),
+        "adapted": accuracy(alone, truth),
+        "guarded": accuracy(given, truth),
         "most_evidence": max((line["evidence"] for line in looks), default=1.0),
         "alarms": [[d.images, d.action.name.lower(), d.because] for d in raised],
     }
@@ -75,15 +61,10 @@ def one_stream(network: nn.Module, method: str, pool: Pool, stream: Stream, sour
 def one_network(name: str, options: argparse.Namespace) -> None:
     started = time.time()
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    torch.set_float32_matmul_precision("high")
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    network = load(name, options.folder / "weights").to(device).eval()
     pool = load_pool(name, options.part, options.folder, domains_for(options.part), device)
-    with torch.no_grad():
-        bare = [[network(normalised(part)).argmax(1) for part in layer.split(500)] for layer in pool.pixels]
-    source = torch.stack([torch.cat(parts).cpu() for parts in bare])
-    pool.labels = pool.labels.cpu()
+    subject = prepared(name, pool, options.folder / "weights", device)
     streams = []
     for seed in options.seeds:
         streams += core_streams(pool.labels, pool.names, options.part, options.length, seed)
@@ -94,7 +75,7 @@ def one_network(name: str, options: argparse.Namespace) -> None:
             if time.time() - started > options.seconds:
                 print(f"{name}: out of time at {stream.name}", flush=True)
                 return
-            row = one_stream(network, options.method, pool, stream, source, place)
+            row = one_stream(subject, options.method, stream, place)
             file.write(json.dumps({"network": name, "part": options.part, "method": options.method, **row}) + "\n")
             file.flush()
     print(f"{name}: done after {time.time() - started:.1f} s", flush=True)

@@ -1,19 +1,23 @@
 """The battery's networks in plain torch and torchvision, by name, with what each is trained on.
 
-``build(name)`` makes one; ``load(name, folder)`` makes it with its weights. Names of testbed networks may end in
+``build(name)`` makes one; ``load(name, folder)`` makes it with its weights. Names of networks with 200 classes may end in
 ``@k``: the network with its head limited to k classes spread evenly over the 200 (see ``limited_classes``).
 """
 
 from __future__ import annotations
 
+import lzma
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load as read_tensors
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
+
+from wildtta import glyphs
+from wildtta.glyphs.networks import weights_file
 
 
 @dataclass(frozen=True)
@@ -28,11 +32,19 @@ class Recipe:
     transformer: bool = False
     aside: bool = False
     """Kept aside from every choice."""
-    testbed: bool = False
+    data: str = "cifar"
+    """What it was trained on: cifar, tiny (the testbed), glyphs (the package's), glyphs-1000."""
+    packaged: str | None = None
+    """Its name among the package's glyph networks, where its weights come with the package."""
+
+    @property
+    def testbed(self) -> bool:
+        return self.data == "tiny"
 
     @property
     def count(self) -> int:
-        return 200 if self.testbed else 10 if self.classes is None else max(self.classes) + 1
+        known = {"tiny": 200, "glyphs": 200, "glyphs-1000": 1000}
+        return known.get(self.data, 10 if self.classes is None else max(self.classes) + 1)
 
 
 def group_norm(channels: int) -> nn.GroupNorm:
@@ -164,6 +176,14 @@ def small_vit(classes: int, post: bool = False) -> nn.Module:
     return Transformer(classes, width=128, depth=6, heads=4, size=32, patch=4, ratio=2, post=post)
 
 
+def packaged_network(name: str, transformer: bool = False) -> Recipe:
+    """One of the package's glyph networks: accurate, and nothing to train."""
+    return Recipe(
+        lambda c: glyphs.network(name, pretrained=False, classes=c),
+        data="glyphs", packaged=name, transformer=transformer,
+    )  # fmt: skip
+
+
 ANIMALS = (0, 0, 1, 1, 1, 1, 1, 1, 0, 0)
 FIVE = (0, 1, 2, 3, 2, 3, 4, 4, 0, 1)
 """Sky and sea, road, bird and deer, cat and dog, frog and horse: five classes out of ten."""
@@ -181,9 +201,16 @@ RECIPES: dict[str, Recipe] = {
     ),
     "wide2048": Recipe(lambda c: torchvision_resnet(Bottleneck, [1, 1, 1, 1], c, group_norm_32), epochs=12, aside=True),
     "bn64-five": Recipe(lambda c: Narrow(c, nn.BatchNorm2d), classes=FIVE, epochs=15, aside=True),
-    "rn26_gn": Recipe(lambda c: testbed_resnet(group_norm_32), testbed=True),
-    "rn26_bn": Recipe(lambda c: testbed_resnet(nn.BatchNorm2d), testbed=True, aside=True),
-    "vit": Recipe(lambda c: Transformer(200, 256, 12, 4, 64, 8), testbed=True, transformer=True),
+    "bn64-two": Recipe(lambda c: Narrow(c, nn.BatchNorm2d), classes=ANIMALS, epochs=15, aside=True),
+    "rn26_gn": Recipe(lambda c: testbed_resnet(group_norm_32), data="tiny"),
+    "rn26_bn": Recipe(lambda c: testbed_resnet(nn.BatchNorm2d), data="tiny", aside=True),
+    "vit": Recipe(lambda c: Transformer(200, 256, 12, 4, 64, 8), data="tiny", transformer=True),
+    "glyph-gn": packaged_network("resnet_gn"),
+    "glyph-vit": packaged_network("vit", transformer=True),
+    "glyph-bn": packaged_network("resnet_bn"),
+    "glyph-1000": Recipe(
+        lambda c: glyphs.network("resnet_gn", pretrained=False, classes=c), data="glyphs-1000", aside=True
+    ),
 }
 
 
@@ -214,7 +241,7 @@ def build(name: str) -> nn.Module:
 
 
 def unpacked(stored: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Weights from fp16, or from int8 with a scale per row (``pack_testbed`` in prepare.py), as float32."""
+    """Weights from float16, or from int8 with a scale per row (``rounded`` in prepare.py), as float32."""
     scales = {key: value for key, value in stored.items() if key.endswith("#scale")}
     plain = {key: value.float() for key, value in stored.items() if key not in scales}
     for key, scale in scales.items():
@@ -223,16 +250,22 @@ def unpacked(stored: dict[str, Tensor]) -> dict[str, Tensor]:
     return plain
 
 
+def stored_weights(base: str, folder: Path) -> dict[str, Tensor]:
+    """A network's weights as float32: those that ``prepare.py`` packed into ``folder``, or the package's own."""
+    packaged = RECIPES[base].packaged
+    if packaged is not None:
+        return unpacked(read_tensors(weights_file(packaged).read_bytes()))
+    path = folder / f"{base}.safetensors.xz"
+    if not path.exists():
+        raise FileNotFoundError(f"no weights of {base} in {folder}")
+    return unpacked(read_tensors(lzma.decompress(path.read_bytes())))
+
+
 def load(name: str, folder: Path) -> nn.Module:
     """The network ``name`` with its weights from ``folder``, in eval mode, its head limited where the name says so."""
     base, limit = split_name(name)
     network = build(name)
-    weights: dict[str, Tensor] = {}
-    for part in sorted(folder.glob(f"{base}.safetensors")) + sorted(folder.glob(f"{base}.part*.safetensors")):
-        weights |= load_file(part)
-    if not weights:
-        raise FileNotFoundError(f"no weights of {base} in {folder}")
-    missing = network.load_state_dict(unpacked(weights), strict=False)
+    missing = network.load_state_dict(stored_weights(base, folder), strict=False)
     if missing.unexpected_keys or any(not key.endswith("num_batches_tracked") for key in missing.missing_keys):
         raise ValueError(f"{base}: {missing}")
     if limit is not None:

@@ -1,16 +1,20 @@
-"""The battery's results as Markdown tables and one picture: gains over none, method by method and network by network.
+"""The battery's results as Markdown tables and pictures: gains over none, method by method and network by network.
 
-    python studies/no-harm/page.py runs/no-harm.jsonl [docs/images/no-harm.png]
+    python studies/no-harm/page.py studies/no-harm/results/core.jsonl.gz [more journals …]      # prints the tables
+    python studies/no-harm/page.py JOURNALS --page docs/results/no-harm.md --pictures docs/images
+
+The second form also puts the tables into the page, between `<!-- NAME -->` and `<!-- end -->`, and draws the pictures.
 
 A scenario's number is the mean over its corruptions and seeds; in brackets the worst single stream where it lies more than
-half a point below none. Methods are compared on the streams that all kinds of methods have run (core.toml); Steady's own
-tables are of everything that it has run (battery.toml).
+half a point below none. Methods are compared on the streams that most of them have run (core.toml); Steady's own
+tables are of everything that it has run.
 """
 
 from __future__ import annotations
 
-import sys
-from collections import defaultdict
+import argparse
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import mean
@@ -23,12 +27,14 @@ from wildtta.report.names import method_name
 CLEAN = ("clean", "clean, runs", "clean, one class")
 SCENARIOS = (
     *CLEAN, "shuffled", "runs of 16", "long runs", "mixture", "continual", "continual, runs", "comes and goes", "one class",
-    "batch 16", "batch 16, runs", "batch 1", "batch 1, runs",
+    "batch 16", "batch 16, runs", "batch 1", "batch 1, runs", "shuffled, severity 1", "long runs, severity 1",
 )  # fmt: skip
+NOTHING_TO_GAIN = (*CLEAN, "one class")
 OURS = method_name("steady")
 TICKS = (-80, -40, -20, -10, -5, -2, 0, 2, 5, 10, 20, 40)
 ALLOWED = {"mean": 0.5, "stream": 2.0}
 """Points below none that count as harm: in a scenario's mean, in one stream."""
+PRICES = ("forwards", "backwards")
 
 
 class Score(NamedTuple):
@@ -56,12 +62,15 @@ def scenario_of(cell: Cell) -> str:
     else:
         name = "shuffled" if run == 1 else "runs of 16" if run == 16 else "long runs"
     if cell.corruptions:
-        return name
+        return name + (", severity 1" if cell.severity == 1 else "")
     return {"shuffled": "clean", "long runs": "clean, runs", "one class": "clean, one class"}[name]
 
 
 def title_of(cell: Cell) -> str:
-    return method_name(cell.method) + (" + ASR" if cell.options.get("recovery") == "asr" else "")
+    without = cell.method == "steady" and not cell.options.get("evidence", True)
+    return method_name(cell.method) + (
+        " + ASR" if cell.options.get("recovery") == "asr" else ", 0.1's" if without else ""
+    )
 
 
 def stream_of(cell: Cell) -> tuple[object, ...]:
@@ -69,9 +78,22 @@ def stream_of(cell: Cell) -> tuple[object, ...]:
     return (cell.model_name, cell.scenario, options, cell.corruptions, cell.severity, cell.batch_size, cell.seed)
 
 
+def of_one_network(rows: Iterable[Row]) -> list[Row]:
+    """Rows that are ok; of a network that was trained twice those of the weights that most rows are of."""
+    good = [row for row in rows if row["status"] == "ok"]
+    made: dict[object, Counter[str]] = defaultdict(Counter)
+    for row in good:
+        made[row["cell"]["model_name"]][row["versions"].get("weights")] += 1
+    usual = {network: weights.most_common(1)[0][0] for network, weights in made.items()}
+    kept = [row for row in good if row["versions"].get("weights") == usual[row["cell"]["model_name"]]]
+    if len(kept) < len(good):
+        print(f"{len(good) - len(kept)} rows are of other weights of the same networks and left out\n")
+    return kept
+
+
 def scores(rows: Iterable[Row]) -> list[Score]:
     """Every stream that both a method and none have run."""
-    good = [(Cell.from_row(row), row) for row in rows if row["status"] == "ok"]
+    good = [(Cell.from_row(row), row) for row in of_one_network(rows)]
     bare = {stream_of(cell): row["metrics"] for cell, row in good if cell.method == "none"}
     found = []
     for cell, row in good:
@@ -91,14 +113,25 @@ def scores(rows: Iterable[Row]) -> list[Score]:
             )
         )
     order = [method_name(name) for name in config_classes()]
-    return sorted(found, key=lambda score: (order.index(score.method.removesuffix(" + ASR")), score.method))
+    plain = {score.method: re.sub(r" \+ ASR|, 0\.1's", "", score.method) for score in found}
+    return sorted(found, key=lambda score: (order.index(plain[score.method]), score.method))
 
 
 def shared_by_methods(found: Sequence[Score]) -> list[Score]:
-    """Scores on the streams that Steady and others have run; all of Steady's where there is no other."""
-    ours, others = ({score.stream for score in found if (score.method == OURS) == own} for own in (True, False))
-    core = ours & others or ours
-    return [score for score in found if score.stream in core]
+    """Scores on the streams that more than half of the methods have run, Steady among them; all where there is no other."""
+    ran: dict[tuple[object, ...], set[str]] = defaultdict(set)
+    for score in found:
+        ran[score.stream].add(score.method)
+    number = len({score.method for score in found})
+    return [score for score in found if OURS in ran[score.stream] and 2 * len(ran[score.stream]) > number]
+
+
+def network_means(found: Iterable[Score]) -> dict[str, dict[tuple[str, str], float]]:
+    """Per method, the mean gain on each network in each scenario."""
+    groups: dict[str, dict[tuple[str, str], list[float]]] = defaultdict(lambda: defaultdict(list))
+    for score in found:
+        groups[score.method][score.network, score.scenario].append(score.gain)
+    return {method: {key: mean(gains) for key, gains in own.items()} for method, own in groups.items()}
 
 
 def points(value: float) -> str:
@@ -144,7 +177,7 @@ def verdicts(found: Sequence[Score]) -> str:
         clean = [score.gain for score in own if score.scenario in CLEAN]
         shifted = [score.gain for score in own if score.scenario not in CLEAN]
         taken = sum(score.takes_over for score in own)
-        price = [f"{mean(getattr(score, name) for score in own):.2f}" for name in ("forwards", "backwards")]
+        price = [f"{mean(getattr(score, name) for score in own):.2f}" for name in PRICES]
         parts = [
             method, points(worst), f"`{place[0]}`, {place[1]}", points(min(score.gain for score in own)),
             f"{harmed} of {len(groups)}", f"{taken} of {len(own)}", points(mean(shifted)) if shifted else "–",
@@ -154,14 +187,80 @@ def verdicts(found: Sequence[Score]) -> str:
     return "\n".join(lines + [line for _, line in sorted(told, key=lambda entry: -entry[0])])
 
 
+def comparison(found: Sequence[Score]) -> str:
+    """Scenario by scenario: Steady beside the best other method of its cost, and the best of those that harm nobody.
+
+    Each pair is compared on the networks that both have run.
+    """
+    means = network_means(found)
+    price = {
+        method: max(mean(getattr(score, name) for score in found if score.method == method) for name in PRICES)
+        for method in means
+    }
+    harmless = {method for method, own in means.items() if min(own.values()) >= -ALLOWED["mean"]}
+    lines = [
+        "| scenario | networks | Steady | best other of at most one forward and one backward | best of those that harm nowhere |",
+        "|---|---|---|---|---|",
+    ]
+    for scenario in (name for name in SCENARIOS if name not in NOTHING_TO_GAIN):
+        ours = {network: gain for (network, at), gain in means.get(OURS, {}).items() if at == scenario}
+        told = {}
+        for method in means:
+            shared = [network for network in ours if (network, scenario) in means[method]]
+            if method == OURS or not shared or price[method] > 1:
+                continue
+            theirs, own = (mean(gains[n] for n in shared) for gains in (one_scenario(means[method], scenario), ours))
+            told[method] = (theirs - own, f"{method} {points(theirs)} ({points(own)} on {len(shared)})")
+        if ours:
+            best = max(told.values(), default=(0.0, "–"))[1]
+            kind = max((entry for method, entry in told.items() if method in harmless), default=(0.0, "none"))[1]
+            lines.append(f"| {scenario} | {len(ours)} | {points(mean(ours.values()))} | {best} | {kind} |")
+    return "\n".join(lines)
+
+
+def one_scenario(means: dict[tuple[str, str], float], scenario: str) -> dict[str, float]:
+    return {network: gain for (network, at), gain in means.items() if at == scenario}
+
+
+def draw_scenarios(found: Sequence[Score], path: Path) -> None:
+    """A panel per scenario: a line per method, a mark per network."""
+    from matplotlib.figure import Figure
+
+    means = network_means(found)
+    methods = sorted(means, key=lambda method: min(means[method].values()))
+    known = list(dict.fromkeys(score.network for score in found))
+    shown = [name for name in SCENARIOS if any(score.scenario == name for score in found)]
+    figure = Figure(figsize=(1.2 + 2.1 * len(shown), 1.2 + 0.22 * len(methods)), layout="constrained")
+    panels = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
+    for panel, scenario in zip(panels, shown, strict=True):
+        panel.axvline(0, color="0.5", linewidth=0.8)
+        for place, network in enumerate(known):
+            at = [(means[m][network, scenario], y) for y, m in enumerate(methods) if (network, scenario) in means[m]]
+            panel.plot(
+                [x for x, _ in at], [y for _, y in at], linestyle="none", marker="osD^vP*"[place % 7], markersize=4,
+                alpha=0.7, color=f"C{place}", label=network,
+            )  # fmt: skip
+        panel.set_title(scenario, fontsize=9)
+        panel.set_xscale("symlog", linthresh=5, linscale=0.8)
+        few = TICKS[::2] + (0,) * (0 not in TICKS[::2])
+        panel.set_xticks(few, [f"{tick:+d}".replace("-", "−") if tick else "0" for tick in few], fontsize=6)
+        panel.set_xticks([], minor=True)
+        panel.grid(axis="x", linewidth=0.3)
+    panels[0].set_yticks(range(len(methods)), methods, fontsize=8)
+    for label in panels[0].get_yticklabels():
+        label.set_fontweight("bold" if label.get_text() == OURS else "normal")
+    panels[0].set_ylim(-0.7, len(methods) - 0.3)
+    named = dict(zip(*reversed(panels[0].get_legend_handles_labels()), strict=True))
+    figure.legend(named.values(), named.keys(), fontsize=8, loc="outside upper right", ncols=len(named))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+
+
 def draw(found: Sequence[Score], path: Path) -> None:
     """A line per method, the least harmful on top: a mark per network and scenario, clean streams apart from shifted ones."""
     from matplotlib.figure import Figure
 
-    groups: dict[str, dict[tuple[str, str], list[float]]] = defaultdict(lambda: defaultdict(list))
-    for score in found:
-        groups[score.method][score.network, score.scenario].append(score.gain)
-    means = {method: {key: mean(gains) for key, gains in own.items()} for method, own in groups.items()}
+    means = network_means(found)
     methods = sorted(means, key=lambda method: min(means[method].values()))
     figure = Figure(figsize=(8, 1.2 + 0.24 * len(methods)), layout="constrained")
     panel = figure.subplots()
@@ -189,19 +288,53 @@ def draw(found: Sequence[Score], path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
-def main(journal: str, picture: str | None = None) -> None:
-    found = scores(read(journal))
-    core = shared_by_methods(found)
+def blocks(found: Sequence[Score]) -> dict[str, str]:
+    """The page's tables by name."""
+    core, ours = shared_by_methods(found), [score for score in found if score.method == OURS]
+    made = {}
     if len({score.method for score in core}) > 1:
-        print(f"Streams that all methods have run: {len({score.stream for score in core})}\n\n{verdicts(core)}")
-        for scenario in (name for name in SCENARIOS if any(score.scenario == name for score in core)):
-            print(f"\n**{scenario}**\n\n{table([s for s in core if s.scenario == scenario], 'method', 'network')}")
-    ours = [score for score in found if score.method == OURS]
+        made["core"] = verdicts(core)
+        made["comparison"] = comparison(core)
+        shown = [name for name in SCENARIOS if any(score.scenario == name for score in core)]
+        panels = (f"**{at}**\n\n{table([s for s in core if s.scenario == at], 'method', 'network')}" for at in shown)
+        made["scenarios"] = "\n\n".join(panels)
     if ours:
-        print(f"\n{OURS}, all streams\n\n{table(ours, 'network', 'scenario', SCENARIOS)}\n\n{verdicts(ours)}")
-    if picture is not None:
-        draw(core, Path(picture))
+        made["steady"] = table(ours, "network", "scenario", SCENARIOS)
+        rest_of = {score.stream for score in ours} - {score.stream for score in core}
+        rest = [score for score in found if score.stream in rest_of]
+        if any(score.method != OURS for score in rest):
+            made["further"] = verdicts(rest)
+    return made
+
+
+def filled(page: str, made: dict[str, str]) -> str:
+    """A page with each block's table between its marks."""
+    for name, text in made.items():
+        page = re.sub(
+            rf"(<!-- {name} -->\n).*?(<!-- end -->)", lambda m, t=text: f"{m[1]}\n{t}\n\n{m[2]}", page, flags=re.S
+        )
+    return page
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("journals", nargs="+", type=Path)
+    parser.add_argument("--page", type=Path, help="put the tables into this file")
+    parser.add_argument("--pictures", type=Path, help="draw into this folder")
+    parser.add_argument("--short", action="store_true", help="without the tables of each scenario")
+    asked = parser.parse_args()
+    found = scores(read(asked.journals))
+    core, made = shared_by_methods(found), blocks(found)
+    print(f"Streams that most methods have run: {len({score.stream for score in core})}")
+    for name, text in made.items():
+        if not (asked.short and name == "scenarios"):
+            print(f"\n## {name}\n\n{text}")
+    if asked.page is not None:
+        asked.page.write_text(filled(asked.page.read_text(encoding="utf-8"), made), encoding="utf-8")
+    if asked.pictures is not None:
+        draw(core, asked.pictures / "no-harm-core.png")
+        draw_scenarios(core, asked.pictures / "no-harm-scenarios.png")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

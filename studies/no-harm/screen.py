@@ -2,6 +2,7 @@
 
     python screen.py pools data /tmp/pools --part choose              # every domain corrupted once, one process each
     python screen.py run data /tmp/pools screen.jsonl --settings settings.toml --networks gn64,vit --workers 14
+    python screen.py run data /tmp/pools battery.jsonl --methods steady,tent,sar --networks post128 --part aside
 
 A setting is a table of options for `wildtta.adapt`, its `method` among them (`steady` where it has none), and
 `evidence.NAME` for a constant of methods/steady/evidence.py that is to be tried with another value.
@@ -10,7 +11,6 @@ A setting is a table of options for `wildtta.adapt`, its `method` among them (`s
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import multiprocessing
 import time
@@ -23,10 +23,9 @@ import numpy as np
 import tomllib
 import torch
 from grid import core_streams, domains_for, small_batches
-from lab import Result, share_of_top
-from networks import RECIPES, load, split_name
+from networks import RECIPES, split_name
 from prepare import load_images
-from train import normalised
+from scoring import answers, prepared, row
 
 import wildtta
 from streams import CLEAN, SEEDS, Pool, Stream, continual_runs, limited_pool, make, some_classes
@@ -84,8 +83,8 @@ def streams_for(network: str, pool: Pool, part: str, seed: int) -> list[Stream]:
         stream("shuffled", fog, 4_000),
         stream("shuffled", noise, 4_000),
         stream("clean", CLEAN, 4_000),
-        *(some_classes(pool, on, 10, 4_000, k) for k in range(2) for on in (CLEAN, fog, noise)),
-        *(some_classes(pool, on, 1, 2_560, k) for k in range(2) for on in (CLEAN, fog)),
+        *(some_classes(pool, on, 10, 4_000, 2 * seed + k) for k in range(2) for on in (CLEAN, fog, noise)),
+        *(some_classes(pool, on, 1, 2_560, 2 * seed + k) for k in range(2) for on in (CLEAN, fog)),
         stream("single", fog, 1_000, 1),
         stream("single", noise, 1_000, 1),
     ]
@@ -107,54 +106,38 @@ DEFAULTS = {key: value for key, value in vars(evidence).items() if key.startswit
 
 def cells(task: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """One network with one setting on all of its streams."""
-    name, setting, part, device = task["network"], task["setting"], task["part"], task["device"]
-    network = load(name, task["data"] / "weights").to(device).eval()
-    pool = read_pool(name, task["data"], task["pools"], part, device)
-    with torch.no_grad():
-        bare = [[network(normalised(images)).argmax(1) for images in layer.split(250)] for layer in pool.pixels]
-    source = torch.stack([torch.cat(pieces).cpu() for pieces in bare])
-    classes = int(pool.labels.max()) + 1
-    adapter, last = None, None
+    name, part = task["network"], task["part"]
+    pool = read_pool(name, task["data"], task["pools"], part, task["device"])
+    subject = prepared(name, pool, task["data"] / "weights", task["device"])
+    adapter, size = None, 0
     for stream in (s for seed in task["seeds"] for s in streams_for(name, pool, part, seed)):
         if time.time() > task["until"]:
             return
-        if adapter is not None and last == stream.batch:
+        strengths: list[float] = []
+
+        def watch(at: int, adapter: wildtta.Adapter, into: list[float] = strengths) -> None:
+            if at % 512 == 0 and (strength := adapter.last.strength) is not None:
+                into.append(round(float(strength), 2))
+
+        if adapter is not None and size == stream.batch:  # a new one would be compiled and recorded again
             adapter.reset()
         else:
-            network = network if adapter is None else adapter.unload()
-            adapter, last = adapted_with(setting, network, stream.batch), stream.batch
-        given, learned = [], []
-        for at in range(0, len(stream.images), stream.batch):
-            place = (torch.from_numpy(part[at : at + stream.batch]) for part in (stream.domains, stream.images))
-            images = normalised(pool.pixels[tuple(part.to(device) for part in place)])
-            given.append(adapter(images).argmax(1))
-            if at % 512 == 0 and (strength := adapter.last.strength) is not None:
-                learned.append(float(strength))
-        answers = torch.cat(given).cpu()
-        truth = pool.labels[torch.from_numpy(stream.images)]
-        before = source[torch.from_numpy(stream.domains), torch.from_numpy(stream.images)]
-        right, was = (answers == truth).float() * 100, (before == truth).float() * 100
-        fifth = len(answers) - len(answers) // 5
-        tops = (share_of_top(labels[fifth:], classes) for labels in (answers, before, truth))
-        scores = (float(values.mean()) for values in (right, was, right[fifth:], was[fifth:]))
-        result = Result(
-            name, task["name"], stream.name, stream.scenario, stream.batch, len(answers), *scores, *tops, 0.0, 0
-        )
-        yield dataclasses.asdict(result) | {"strengths": [round(value, 2) for value in learned]}
+            network = subject.network if adapter is None else adapter.unload()
+            adapter, size = adapted_with(task["setting"], network, stream.batch), stream.batch
+        given = answers(adapter, pool, stream, watch)
+        yield row(subject, stream, task["name"], given, adapter) | {"strengths": strengths}
 
 
 def work(tasks: Any, out: Path, place: int) -> None:
     """A process: takes tasks until there are none."""
     warnings.simplefilter("ignore")
-    torch.set_float32_matmul_precision("high")
-    torch.backends.cudnn.allow_tf32 = True
     torch.set_num_threads(1)
     with out.with_suffix(f".{place}.part").open("w") as file:
         while (task := tasks.get()) is not None:
             started = time.time()
             try:
-                for row in cells(task):
-                    file.write(json.dumps(row) + "\n")
+                for cell in cells(task):
+                    file.write(json.dumps(cell) + "\n")
                     file.flush()
             except Exception as error:  # one setting that fails must not stop the others
                 print(f"{task['network']}, {task['name']}: {type(error).__name__}: {error}", flush=True)
@@ -162,7 +145,9 @@ def work(tasks: Any, out: Path, place: int) -> None:
 
 
 def run_all(options: argparse.Namespace) -> None:
-    settings = tomllib.loads(options.settings.read_text())
+    settings: dict[str, Any] = {name: {"method": name} for name in options.methods}
+    if options.settings is not None:
+        settings |= tomllib.loads(options.settings.read_text())
     chosen = options.names.split(",") if options.names else list(settings)
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
@@ -195,6 +180,7 @@ def main() -> None:
     parser.add_argument("pools", type=Path)
     parser.add_argument("out", type=Path, nargs="?")
     parser.add_argument("--settings", type=Path)
+    parser.add_argument("--methods", default=[], type=lambda text: text.split(","), help="methods as they are")
     parser.add_argument("--names")
     parser.add_argument("--networks")
     parser.add_argument("--part", default="choose")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+
+import pytest
 
 import wildtta
 from printed_journal import empty_row
@@ -28,10 +31,22 @@ def page() -> ModuleType:
     return module
 
 
-def test_the_core_grid_is_what_its_script_writes_and_has_every_method() -> None:
+def written(*words: str) -> str:
     script = STUDIES / "later-methods" / "core.py"
-    written = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True).stdout
-    assert written == CORE.read_text()
+    return subprocess.run([sys.executable, script, *words], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("kind", ["further", "singles"])
+def test_the_smaller_grids_are_what_their_script_writes(kind: str) -> None:
+    path = STUDIES / "no-harm" / f"{kind}.toml"
+    assert written(kind) == path.read_text()
+    told = re.search(r"; (\d+) cells", path.read_text())
+    assert told is not None
+    assert len(load_grid(path)) == int(told[1])
+
+
+def test_the_core_grid_is_what_its_script_writes_and_has_every_method() -> None:
+    assert written() == CORE.read_text()
     cells = load_grid(CORE)
     methods = {cell.method for cell in cells}
     assert methods == set(wildtta.methods()) - NEED_PARTS_OF_THEIR_OWN - TOO_SLOW
@@ -95,3 +110,36 @@ def test_the_page_names_each_methods_worst_case_and_price() -> None:
         "|---|---|---|---|---|",
         "| one | +0.0 | +3.0 | +0.5 | −9.5 |",
     ]
+
+
+def test_rows_of_a_network_that_was_trained_twice_are_not_mixed() -> None:
+    rows = [row("none", 50.0), row("tent", 57.0), row("none", 30.0, clean=True)]
+    for made, weights in zip(rows, ("new", "new", "old"), strict=True):
+        made["versions"] = {"weights": weights}
+    assert page().of_one_network(rows) == rows[:2]
+
+
+def test_methods_are_compared_with_those_of_their_cost_on_the_same_networks() -> None:
+    rows = [
+        row("none", 50.0), row("none", 60.0, network="two"), row("none", 80.0, clean=True),
+        row("steady", 53.0), row("steady", 69.0, network="two"), row("steady", 80.0, clean=True),
+        row("tent", 57.0), row("tent", 40.0, clean=True),
+        row("shot", 51.0), row("shot", 62.0, network="two"), row("shot", 80.0, clean=True),
+        row("sar2", 99.0), row("sar2", 99.0, network="two"), row("sar2", 99.0, clean=True),
+    ]  # fmt: skip
+    for made in rows:
+        made["cost"] = (
+            {"forwards": 200, "backwards": 200}
+            if made["cell"]["method"] == "sar2"
+            else {"forwards": 100, "backwards": 50}
+        )
+    shown = page()
+    # Tent: 57 − 50 on one network, where Steady has 53 − 50; it loses 40 on clean images. SHOT: (1 + 2) / 2, Steady (3 + 9) / 2.
+    assert shown.comparison(shown.shared_by_methods(shown.scores(rows))).split("\n")[2:] == [
+        "| shuffled | 2 | +6.0 | Tent +7.0 (+3.0 on 1) | SHOT +1.5 (+6.0 on 2) |"
+    ]
+
+
+def test_tables_go_between_their_marks() -> None:
+    before = "a\n<!-- core -->\nold\n<!-- end -->\nb\n<!-- further -->\n<!-- end -->\n"
+    assert page().filled(before, {"core": "| x |"}) == before.replace("old\n", "\n| x |\n\n")

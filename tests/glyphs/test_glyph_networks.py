@@ -11,6 +11,7 @@ from torch import nn
 
 from wildtta.glyphs import NETWORKS, Glyphs, glyph_atlas, network
 from wildtta.glyphs.augmentation import Augmentation
+from wildtta.glyphs.composition import labels_of, render_glyphs
 from wildtta.glyphs.networks import load_weights, normalise
 from wildtta.glyphs.training import TrainingPlan, learning_rate_factor, train_networks
 
@@ -101,6 +102,19 @@ def test_trainer_learns(tmp_path: Path) -> None:
     plan = TrainingPlan(names=("resnet_gn",), steps=150, batch_size=128, test_images=1000, corrupted_images=0)
     train_networks(plan, glyph_atlas(), tmp_path, lines.append)
     assert float(lines[-1].split("accuracy ")[1].split(" %")[0]) > 5
+
+
+def test_other_characters_make_another_set_and_a_network_of_their_number(tmp_path: Path) -> None:
+    few = glyph_atlas()[:7]
+    plan = TrainingPlan(names=("resnet_gn",), steps=1, batch_size=8, test_images=8, corrupted_images=0)
+    train_networks(plan, few, tmp_path, report=lambda line: None)
+    with safe_open(tmp_path / "resnet_gn.safetensors", "pt") as stored:
+        assert stored.get_tensor("fc.weight").shape == (7, 152)
+    # Image 5 shows character 5 of both atlases, by the same random numbers; image 7 is character 0 of the small one.
+    five, seven = torch.tensor([5]), torch.tensor([7])
+    whole = render_glyphs(five, seed=0, split="test", atlas=glyph_atlas())
+    assert torch.equal(render_glyphs(five, seed=0, split="test", atlas=few), whole)
+    assert labels_of(seven, len(few)).item() == 0
 
 
 def test_wrong_plans_say_what_was_expected() -> None:

@@ -37,17 +37,20 @@ _DRAWS = _SCALAR_DRAWS + 3 * TEXTURE_CELLS**2
 _SPLITS: dict[str, int] = {"train": 0x7472, "test": 0x7465}
 
 
-def labels_of(indices: torch.Tensor) -> torch.Tensor:
+def labels_of(indices: torch.Tensor, classes: int = len(CHARACTERS)) -> torch.Tensor:
     """Image ``i`` shows class ``i mod 200``, so that every run of 200 images is balanced."""
-    return indices % len(CHARACTERS)
+    return indices % classes
 
 
 def render_glyphs(indices: torch.Tensor, *, seed: int, split: Split, atlas: torch.Tensor) -> torch.Tensor:
-    """Images ``[n, 3, 32, 32]`` (uint8) at positions ``indices`` (int64), on the device of both tensors."""
+    """Images ``[n, 3, 32, 32]`` (uint8) at positions ``indices`` (int64), on the device of both tensors.
+
+    The classes are the atlas's, which may be of other characters than the embedded set's.
+    """
     draws = uniform_draws(indices, seed=seed, split=split, count=_DRAWS)
     scalars = draws[:, :_SCALAR_DRAWS].T.reshape(_SCALAR_DRAWS, -1, 1, 1, 1)
     face = (draws[:, 0] * atlas.shape[1]).long()
-    masks = atlas[labels_of(indices), face].unsqueeze(1).float() / 255
+    masks = atlas[labels_of(indices, len(atlas)), face].unsqueeze(1).float() / 255
     ink = place_ink(masks, scalars[1:7].squeeze(2))
     ink_colour, paper_colour = colours(*scalars[7:16])
     noise = draws[:, _SCALAR_DRAWS:].reshape(-1, 3, TEXTURE_CELLS, TEXTURE_CELLS)

@@ -123,7 +123,7 @@ class VisionTransformer(nn.Module):
         return logits
 
 
-_BUILDERS: dict[str, Callable[[], nn.Module]] = {
+_BUILDERS: dict[str, Callable[..., nn.Module]] = {
     "resnet_gn": partial(ResNet, partial(nn.GroupNorm, 8)),
     "vit": VisionTransformer,
     "resnet_bn": partial(ResNet, nn.BatchNorm2d),
@@ -133,11 +133,14 @@ _BUILDERS: dict[str, Callable[[], nn.Module]] = {
 NETWORKS: tuple[str, ...] = tuple(_BUILDERS)
 
 
-def network(name: str, pretrained: bool = True) -> nn.Module:
-    """A glyph network in eval mode, float32, with the packaged weights unless ``pretrained`` is false."""
+def network(name: str, pretrained: bool = True, classes: int = len(CHARACTERS)) -> nn.Module:
+    """A glyph network in eval mode, float32, with the packaged weights unless ``pretrained`` is false.
+
+    ``classes``: outputs; the packaged weights are for the 200 characters.
+    """
     if name not in _BUILDERS:
         raise ValueError(f"glyph network: expected one of {', '.join(NETWORKS)}, got {name!r}")
-    model = _BUILDERS[name]()
+    model = _BUILDERS[name](classes=classes)
     if pretrained:
         load_weights(model, weights_file(name))
     return model.eval()

@@ -91,7 +91,7 @@ def train(name: str, plan: TrainingPlan, atlas: torch.Tensor, report: Callable[[
     """
     steps = plan.steps or STEPS[name]
     torch.manual_seed(plan.seed)
-    model = network(name, pretrained=False).to(plan.device).train()
+    model = network(name, pretrained=False, classes=len(atlas)).to(plan.device).train()
     peak_rate = PEAK_RATES[name] * math.sqrt(plan.batch_size / 1024)
     optimizer = torch.optim.AdamW(_decay_groups(model), lr=peak_rate, betas=(0.9, 0.99), fused=True)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: learning_rate_factor(step, steps))
@@ -100,8 +100,8 @@ def train(name: str, plan: TrainingPlan, atlas: torch.Tensor, report: Callable[[
     running = torch.zeros(2, device=plan.device)
     for step in range(steps):
         indices = torch.arange(step * plan.batch_size, (step + 1) * plan.batch_size, device=plan.device)
-        images, labels = render_glyphs(indices, seed=plan.seed, split="train", atlas=atlas), labels_of(indices)
-        images = AUGMENTATIONS[name](images)
+        labels = labels_of(indices, len(atlas))
+        images = AUGMENTATIONS[name](render_glyphs(indices, seed=plan.seed, split="train", atlas=atlas))
         with torch.autocast(atlas.device.type, dtype=torch.bfloat16, enabled=atlas.is_cuda):
             logits = model(normalise(images))
         loss = F.cross_entropy(logits.float(), labels, label_smoothing=plan.label_smoothing)
@@ -139,7 +139,7 @@ def accuracy(model: nn.Module, atlas: torch.Tensor, count: int, corruption: str 
             images = render_glyphs(indices, seed=0, split="test", atlas=atlas)
             if corruption:
                 images = corrupt(images, corruption, severity, index=indices)
-            hits += (model(normalise(images)).argmax(1) == labels_of(indices)).sum()
+            hits += (model(normalise(images)).argmax(1) == labels_of(indices, len(atlas))).sum()
     return 100 * int(hits) / count
 
 
