@@ -12,7 +12,9 @@ from torch import Tensor
 from wildtta.methods.steady.evidence import (
     MOST_ROWS,
     classes_seen,
+    fixed_size,
     no_evidence,
+    noise_entropy,
     recentring_cost,
     sampling_error,
     watched_classes,
@@ -64,6 +66,34 @@ def test_a_shift_is_seen_in_a_shuffled_stream_and_its_direction_is_found(classes
     if float(state["shift"].abs().sum()) > 0:
         cosine = torch.cosine_similarity(state["shift"], expected, dim=0)
         assert cosine > 0.9
+
+
+@pytest.mark.parametrize("shift", [16.0, 24.0])
+def test_a_shift_that_makes_nearly_all_answers_one_class_is_seen(shift: float) -> None:
+    world = World(10, shift=shift)
+    stream = world.shuffled(30)
+    answers = torch.cat([world.logits(labels).argmax(1) for labels in stream]).bincount(minlength=10)
+    assert answers.max() > 0.7 * answers.sum()  # to the first two signs, a stream of one class
+    found, state = strengths(world, stream)
+    assert min(found[15:]) > 0.5
+    assert torch.cosine_similarity(state["shift"], world.shift - world.shift.mean(), dim=0) > 0.95
+
+
+@pytest.mark.parametrize("present", [1, 2, 4])
+@pytest.mark.parametrize("shift", [0.0, 8.0])
+def test_a_few_of_the_classes_for_ever_are_no_shift(present: int, shift: float) -> None:
+    world = World(10, shift=shift)
+    labels = [torch.randint(present, (SIZE,), generator=world.draws) for _ in range(40)]
+    assert max(strengths(world, labels)[0]) < 0.01
+
+
+def test_clusters_are_told_from_noise_by_the_entropy_of_independent_logits() -> None:
+    """H_C agrees with other draws, by the definition of the entropy."""
+    for classes in (10, 200):
+        draws = torch.randn(20_000, classes, dtype=torch.float64) * fixed_size(classes)
+        probabilities = draws.softmax(1)
+        by_hand = -(probabilities * probabilities.clamp(min=1e-300).log()).sum(1).mean()
+        assert noise_entropy(classes) == pytest.approx(float(by_hand), rel=0.08)
 
 
 @pytest.mark.parametrize("classes", [2, 3, 10, 200])

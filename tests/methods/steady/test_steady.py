@@ -14,7 +14,7 @@ from torch import Tensor
 
 import wildtta
 from toy_networks import CLASSES, batches, build, images, snapshot
-from wildtta.methods.steady.method import capped_weights, followed_shares
+from wildtta.methods.steady.method import above_chance, capped_weights, followed_shares
 
 
 def _run(method: str, kind: str = "ln_mlp", *, size: int = 16, number: int = 1, **options: Any) -> wildtta.Adapter:
@@ -241,3 +241,18 @@ def test_at_rest_it_answers_as_without_adaptation_without_a_backward_pass_and_sa
         assert model.last.strength is not None
         assert float(model.last.strength) == 0
     assert model.cost.backwards == 0
+
+
+def test_redundancy_weighs_as_far_as_it_can_be_told_from_chance() -> None:
+    """Chance: the mean squared correlation of two columns of C independent rows is 1/(C − 1)."""
+    for rows in (10, 50):
+        table = torch.randn(rows, 400, dtype=torch.float64)
+        squared = torch.corrcoef(table.T).square()
+        chance = float((squared.sum() - 400) / (400 * 399))
+        assert 1 - above_chance(rows) == pytest.approx(9 * chance, rel=0.1)
+    network = wildtta.adapt(build("gn_resnet")).engine.network
+    by_evidence, always = wildtta.Steady(), wildtta.Steady(evidence=False)
+    assert always.redundancy_weight(network) == 5e3 / network.feature_width
+    assert by_evidence.redundancy_weight(network) == above_chance(CLASSES) * 5e3 / network.feature_width
+    assert [above_chance(classes) for classes in (2, 5, 10)] == [0, 0, 0]
+    assert above_chance(200) > 0.95

@@ -109,6 +109,10 @@ class SAR2(SAR):
 
     # -- what depends on the network -------------------------------------------------------------------------------------
 
+    def redundancy_weight(self, network: Network) -> float:
+        """α, the weight of R: ``redundancy``/D."""
+        return (self.redundancy or 0.0) / network.feature_width
+
     def normalisation_of(self, network: Network) -> Normalisation:
         """How features are normalised in R on ``network``."""
         if self.normalisation == "auto":
@@ -219,7 +223,8 @@ class SAR2(SAR):
             else:
                 value = redundancy(output.features.to(wide), normalisation=rule, variance_floor=self.variance_floor)
             loss.redundancy = value.to(engine.dtype)
-            loss.parts.append(weight * (self.redundancy / engine.network.feature_width) * loss.redundancy)
+            alpha = self.redundancy_weight(engine.network)
+            loss.parts.append(weight * alpha * loss.redundancy)
         if self.inequity is not None:
             mean = sums.mean().to(engine.dtype) if self.bank else output.features.mean(0)
             loss.inequity = inequity_of_logits(engine.head_logits(mean[None]))

@@ -1,7 +1,7 @@
 """Evidence that a stream has shifted: what its outputs share is a shift, and not merely the classes that are present.
 
 A shift of the inputs moves all logits alike, and so does a run of images of one class. Taking away what the logits share
-repairs the one and ruins the other. Two signs tell them apart, without labels, source data or another pass. Both are free
+repairs the one and ruins the other. Three signs tell them apart, without labels, source data or another pass. All are free
 of scale, so that the same numbers serve 10 classes and 1,000.
 
 **The cost of recentring.** Take the mean off the logits of the last samples. If it was a shift, they stay as certain as
@@ -20,12 +20,23 @@ so that a mean is a shift as far as it is longer than 2.5 r. Two more things mus
 present: in a long run of one class it would push that class away. So steps by this sign ask for several classes among the
 last samples. And the mean of the samples stands for the mean of the classes only where a good part of them has been seen.
 
+**Clusters about the mean.** A shift can be so strong that nearly all answers are one class, and then the two signs above see
+a stream of one class. But what is left when the mean is taken off differs. The images of one class scatter about their mean
+like noise. Images of many classes form clusters, one class standing out in each. With r_i = z_i − z̄ scaled to a fixed size:
+
+    κ = 1 − mean H(r_i) / H_C ,    H_C: the same entropy of C independent normal logits of that size.
+
+The shift is clear where κ is large, where the largest entries of r_i are spread over most classes (by the chance that two
+samples share theirs), and where the mean is as long as the spread about it. Images of a few classes also form clusters, but
+over few classes; and unequal shares of many classes do not make a mean that long.
+
 The fewer the classes, the less a shift differs from a change of their shares; with two they are the same thing. Up to five
-classes both signs are taken for nothing: there was less to gain than to lose.
+classes all signs are taken for nothing: there was less to gain than to lose.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
@@ -39,6 +50,12 @@ MOST_ROWS = 1000
 """Classes whose centroids are followed; of more classes every n-th."""
 _COST = (0.02, 0.08)
 """Up to the first cost the mean is trusted fully, from the second on not at all."""
+_CLUSTERED = (0.25, 0.4)
+"""κ up to which the samples about their mean are like noise, and from which on they are clusters."""
+_EVEN = (0.6, 0.8)
+"""Share of all classes about the mean, up to which clusters are those of a few classes, and from which on of all."""
+_LONG = (0.7, 1.2)
+"""Squared mean over squared spread, up to which unequal shares of the classes explain it, and from which on a shift does."""
 _TRUST_TAKES = 256
 """Samples over which trust may rise from 0 to 1. It falls at once."""
 _ERROR = (0.1, 0.2)
@@ -109,6 +126,38 @@ def recentring_cost(logits: Tensor, used: Tensor) -> Tensor:
         return masked_mean(entropy(values - mean_row(values, used)) - entropy(values), used)
 
     return torch.maximum(cost(logits), cost(logits * (math.sqrt(2 * math.log(classes)) / size))) / math.log(classes)
+
+
+def fixed_size(classes: int) -> float:
+    """2 √ln C: the root mean square that logits about their mean are scaled to."""
+    return 2 * math.sqrt(math.log(classes))
+
+
+@functools.cache
+def noise_entropy(classes: int) -> float:
+    """H_C: mean entropy of ``classes`` independent normal logits of the fixed size, by 1,000 samples."""
+    noise = torch.randn(1000, classes, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    noise = noise - noise.mean(1, keepdim=True)
+    return float(entropy(noise * (fixed_size(classes) / noise.square().mean().sqrt())).mean())
+
+
+def clusters(logits: Tensor, used: Tensor, trust: Tensor) -> Tensor:
+    """Trust in [0, 1] that ``logits`` [N, C] are clusters of all classes about a shift, over the samples ``used`` [N].
+
+    What is learned makes the mean shorter. So with a ``trust`` of 1 so far, a mean half as long is enough.
+    """
+    classes = logits.shape[1]
+    mean = mean_row(logits, used)
+    about = logits - mean
+    spread = masked_mean(about.square().sum(1), used).clamp(min=1e-9)
+    scaled = about * (fixed_size(classes) * (classes / spread).sqrt())
+    clustering = 1 - masked_mean(entropy(scaled), used) / noise_entropy(classes)
+    members = (about.argmax(1)[:, None] == torch.arange(classes, device=logits.device)) & used[:, None]
+    counts, number = members.sum(0).to(logits.dtype), used.sum().to(logits.dtype)
+    sharing = (counts * (counts - 1)).sum() / (number * (number - 1)).clamp(min=1)
+    even = 1 / (classes * sharing).clamp(min=1e-9)
+    length = mean.square().sum() / spread
+    return rising(clustering, _CLUSTERED) * rising(even, _EVEN) * rising(length * (1 + trust), _LONG)
 
 
 def classes_seen(dominance: Tensor) -> Tensor:
@@ -183,7 +232,8 @@ def weighed(state: dict[str, Tensor], logits: Tensor, usable: Tensor | None = No
     clear = clearness(centre.square().sum(), spread, doubt)
     by_rows = identified * rows_trusted(seen, classes_seen(present), len(rows)) * clear
 
-    trust = identified * falling(recentring_cost(recent, used), _COST)
+    clustered = clusters(recent, used, state["recent_trust"])
+    trust = identified * torch.maximum(falling(recentring_cost(recent, used), _COST), clustered)
     trust = torch.minimum(trust, state["recent_trust"] + number / _TRUST_TAKES)
     keep = (-number / _MEAN_MEMORY).exp()
     about = masked_mean((recent - mean_row(recent, used)).square().sum(1), used)
@@ -192,7 +242,8 @@ def weighed(state: dict[str, Tensor], logits: Tensor, usable: Tensor | None = No
     mean_weight = keep * state["mean_weight"] + trust * number
     mean = mean_sum / mean_weight.clamp(min=1e-6)
     clear = clearness(mean.square().sum(), mean_spread / mean_weight.clamp(min=1e-6), smallest_shift(classes))
-    by_mean = trust * clear * rising(seen / len(rows), _SPREAD_OUT) * mean_weight / (mean_weight + _MEAN_PRIOR)
+    spread_out = torch.maximum(rising(seen / len(rows), _SPREAD_OUT), clustered)
+    by_mean = trust * clear * spread_out * mean_weight / (mean_weight + _MEAN_PRIOR)
 
     return {
         "recent_logits": recent[-WINDOW:],

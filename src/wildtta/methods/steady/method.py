@@ -40,6 +40,15 @@ def capped_weights(shares: Tensor, labels: Tensor, multiple: float) -> Tensor:
     return (cap / shares[labels]).clamp(max=1.0)
 
 
+def above_chance(classes: int) -> float:
+    """1 − 9/(C − 1), at least 0: how far R over the centroids of C classes can tell redundancy from chance.
+
+    The squared correlation of two columns of C independent rows is 1/(C − 1) in the mean. With ten rows that is most of
+    R, and following it harms; with 200 it is little.
+    """
+    return max(0.0, 1 - 9 / max(1, classes - 1))
+
+
 def followed_shares(shares: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
     """p ← k·p + (1−k)·(this batch's shares), k = exp(−B/window), with a window of 5·C samples, at least 1000.
 
@@ -66,7 +75,7 @@ class Steady(SAR2):
 
     and takes off its answers the mean of the logits that the evidence calls a shift.
 
-    - α = 5·10³/D, β = 100, no sharpness, no momentum, 40 times SAR²'s learning rate. R is over columns on every
+    - α = 5·10³/D, less with few classes (none up to ten), β = 100, no sharpness, no momentum, 40 times SAR²'s learning rate. R is over columns on every
       network, and ζ is a tenth of the classes (at least 10, at most half of them).
     - The gradient is at most b = 0.045 times as long as the source weights (``gradient_bound``).
     - After every 64 samples the weights go p = 4 % of the way back to the source (``source_pull``), also at
@@ -122,6 +131,10 @@ class Steady(SAR2):
 
     def normalisation_of(self, network: Network) -> Normalisation:
         return "columns" if self.normalisation == "auto" else self.normalisation
+
+    def redundancy_weight(self, network: Network) -> float:
+        alpha = super().redundancy_weight(network)
+        return alpha * above_chance(network.classes) if self.evidence else alpha
 
     def warmup_rows(self, classes: int) -> int:
         return self.warmup if self.warmup is not None else min(max(10, classes // 10), classes // 2)
