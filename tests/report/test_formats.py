@@ -265,6 +265,8 @@ def test_verdicts_page_counts_claims_and_asks_for_reasons(paper_rows: list[Row])
     reasons = reasons_of({"table-4/C1": {"because": "network", "why": "Tent | works."}}, document.outcomes)
     page = verdicts(document, reasons)
     assert "network: Tent \\| works." in page
+    assert "the networks (1)" in page
+    assert page.index("## Claims that hold") < page.index("## How it was made"), "findings first"
     assert unexplained(document, {}) == ["table-4/C1 fails and has no reason"]
     assert unexplained(document, reasons) == []
     assert "not explained yet" in verdicts(document, {})

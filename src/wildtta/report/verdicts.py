@@ -9,6 +9,7 @@ The reasons are written by people, in a TOML file with a table for each claim th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -53,7 +54,7 @@ def reasons_of(tables: Mapping[str, Any], outcomes: Sequence[Outcome]) -> dict[s
 
 
 def verdicts(document: Document, reasons: Mapping[str, Reason]) -> str:
-    """The page as Markdown: a count, then the claims by their status, those that fail with their reasons."""
+    """The page as Markdown: a count, the claims by their status, those that fail with their reasons, how it was made."""
     outcomes = document.outcomes
     if not outcomes:
         raise ValueError(
@@ -64,17 +65,23 @@ def verdicts(document: Document, reasons: Mapping[str, Reason]) -> str:
         f"Of {len(outcomes)} claims {counts['holds']} hold here and {counts['fails']} do not; for "
         f"{counts['too short to tell']} the streams are too short, {counts['not run']} have not been run."
     )
-    parts = [f"# {document.title}", told, document.summary]
-    if document.command:
-        parts.append(f"```bash\n{document.command}\n```")
-    parts += [sentence(section.label) for section in document.sections]
-    if document.intro:
-        parts.append(document.intro)
+    parts = [f"# {document.title}", told, _causes(outcomes, reasons), document.intro]
     for status, heading in _HEADINGS.items():
         some = [outcome for outcome in outcomes if outcome.status == status]
         if some:
             parts += [f"## {heading}", _missing(some) if status == "not run" else _table(status, some, reasons)]
-    return "\n\n".join(parts) + "\n"
+    parts += ["## How it was made", *(sentence(section.label) for section in document.sections), f"{document.summary}."]
+    if document.command:
+        parts.append(f"```bash\n{document.command}\n```")
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _causes(outcomes: Sequence[Outcome], reasons: Mapping[str, Reason]) -> str:
+    """How many claims fail because of what; empty where no reason is known."""
+    found = Counter(reasons[claim.name].because for claim in outcomes if claim.status == "fails" and claim.name in reasons)
+    words = {"scale": "short streams", "network": "the networks", "claim": "the claim itself"}
+    told = [f"{words[cause]} ({found[cause]})" for cause in CAUSES if found[cause]]
+    return f"Why the others do not: {', '.join(told)}." if told else ""
 
 
 def unexplained(document: Document, reasons: Mapping[str, Reason]) -> list[str]:
