@@ -38,6 +38,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "sar2-one-pass": {"warmup": 1, "sharpness": None},
     "sar2-efficient": {"warmup": 1, "reliable": 1e9},
     "sar": {"reliable": 1e9},
+    "eta": {"reliable": None, "redundant": 1.0},
 }
 """So that every image is learned from."""
 PLACES = 64

@@ -245,6 +245,21 @@ def measure(
     }
 
 
+def auto_beside_the_best(rows: list[dict[str, Any]]) -> list[str]:
+    """For each model, batch and method that ran at ``auto`` and at fixed precisions: its time over the best one's."""
+    times: dict[tuple[Any, ...], dict[str, float]] = {}
+    for row in rows:
+        times.setdefault((row["model"], row["batch"], row["method"]), {})[row["precision"]] = row["ms"]
+    lines = []
+    for key, found in times.items():
+        fixed = {precision: ms for precision, ms in found.items() if precision != "auto"}
+        if "auto" in found and fixed:
+            best = min(fixed, key=lambda precision: fixed[precision])
+            name, share = "{:20} {:3} {:14}".format(*key), found["auto"] / fixed[best]
+            lines.append(f"{name} auto {found['auto']:7.2f}  {best} {fixed[best]:7.2f}  {share:.3f} of the best")
+    return lines
+
+
 def machine(device: str) -> str:
     name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
     return f"{name}, torch {torch.__version__}, Python {platform.python_version()}, wildtta {wildtta.__version__}"
@@ -281,6 +296,8 @@ def main() -> None:
                     rows.append(measure(*given, compiled=arguments.compile, **options))
                     if arguments.json:
                         arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
+    for line in auto_beside_the_best(rows):
+        print(line)
 
 
 if __name__ == "__main__":

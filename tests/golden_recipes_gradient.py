@@ -1,4 +1,4 @@
-"""How the recorded cases of the gradient family's further methods are run: EATA, ETA, RDumb, DeYO, ReCAP, ROID."""
+"""How the recorded cases of the gradient family's further methods are run: COME, ZeroSiam, ETA and its kin, DeYO, ReCAP, ROID."""
 
 from __future__ import annotations
 
@@ -54,6 +54,50 @@ def run_eta(folder: Folder, name: str, case: dict[str, Any], method: str, **opti
     hyper, trace = case["hyper"], folder.trace(name)
     adapter = wildtta.adapt(folder.network(case["model"]), method, **eta_options(hyper), **options)
     check = cumulative_selection(trace, hyper["e_margin"], hyper["d_margin"])
+    return run_stream(folder, case, adapter, check).against(trace, case["T"])
+
+
+@recipe("COME", "come")
+def come(folder: Folder, name: str, case: dict[str, Any]) -> Outcome:
+    """By itself, and as the objective of SAR and ETA: the opinion's entropy is thresholded, minimised and watched."""
+    hyper, trace = case["hyper"], folder.trace(name)
+    usual = {"lr": hyper["lr"], "momentum": hyper["momentum"]}
+    if hyper["base"] == "tent":
+        adapter = wildtta.adapt(folder.network(case["model"]), "come", **usual)
+        return run_stream(folder, case, adapter).against(trace, case["T"])
+    threshold = hyper.get("margin_e0") or hyper["e_margin"]
+    options = {**usual, "objective": "conservative", "reliable": threshold / LN_C}
+    if hyper["base"] == "sar":
+        options |= {"sharpness": hyper["rho"], "recovery": hyper["reset_constant"]}
+    else:
+        options |= {"redundant": hyper["d_margin"]}
+    adapter = wildtta.adapt(folder.network(case["model"]), hyper["base"], **options)
+    chosen = 0
+
+    def check(step: int, model: wildtta.Adapter) -> list[str]:
+        nonlocal chosen
+        chosen += int(model.last.selected)
+        if hyper["base"] == "eta":
+            same = chosen == int(trace["x_n_final_cum"][step])
+        else:
+            watched = abs(float(model.last.e_m) - float(trace["x_ema"][step]))
+            same = np.array_equal(model.last.mask.numpy(), trace["entropy0"][step] < threshold) and watched < 1e-9
+        return [] if same else ["another selection, or another moving entropy"]
+
+    return run_stream(folder, case, adapter, check).against(trace, case["T"])
+
+
+@recipe("ZeroSiam", "zerosiam")
+def zerosiam(folder: Folder, name: str, case: dict[str, Any]) -> Outcome:
+    hyper, trace = case["hyper"], folder.trace(name)
+    adapter = wildtta.adapt(
+        folder.network(case["model"]), "zerosiam", lr=hyper["lr"], predictor_rate=hyper["predictor_rate"]
+    )
+
+    def check(step: int, model: wildtta.Adapter) -> list[str]:
+        length = float(model.online_state()["memory/predictor"].norm())
+        return [] if abs(length / float(trace["x_predictor_norm"][step]) - 1) < 1e-9 else ["another predictor"]
+
     return run_stream(folder, case, adapter, check).against(trace, case["T"])
 
 

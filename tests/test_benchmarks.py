@@ -108,6 +108,15 @@ def tiny_model() -> str:
     return "wildtta_tiny"
 
 
+def test_auto_is_set_beside_the_best_fixed_precision() -> None:
+    found = {"fp32": 8.0, "tf32": 4.0, "bf16": 2.0, "auto": 2.1}
+    rows = [{"model": "m", "batch": 1, "method": "tent", "precision": name, "ms": ms} for name, ms in found.items()]
+    (line,) = speed.auto_beside_the_best(rows)
+    assert "bf16" in line
+    assert line.endswith("1.050 of the best")
+    assert speed.auto_beside_the_best(rows[:3]) == []
+
+
 def test_speed_writes_one_object_per_combination(
     tiny_model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

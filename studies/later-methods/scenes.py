@@ -1,18 +1,23 @@
 """mIoU on the embedded scenes: none, Tent, CoTTA, SAR, SAR² and Steady, shuffled and ordered, under corruptions.
 
-    python studies/later-methods/scenes.py runs/scenes.json
+python studies/later-methods/scenes.py runs/scenes.json [--into studies/later-methods/README.md]
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
+from collections.abc import Iterator
 from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
 
 import torch
+from cells import show
 from torch import Tensor
 
 from wildtta.data import corrupt
+from wildtta.report.names import method_name
 from wildtta.segmentation import Confusion, adapt_segmentation, photometric, resized
 from wildtta.segmentation.scenes import CLASSES, inputs, network, scenes
 
@@ -40,18 +45,46 @@ def mean_iou(method: str, images: Tensor, labels: Tensor) -> float:
     return meter.mean()
 
 
-def main(out: str) -> None:
+def table(rows: list[dict[str, Any]]) -> str:
+    """Mean mIoU over the seeds; in brackets the mean difference to none, ± its standard error over the seeds."""
+    lines = ["| corruption, order | " + " | ".join(map(method_name, METHODS)) + " |", "|---|" + "---|" * len(METHODS)]
+    for place in dict.fromkeys((row["corruption"], row["order"]) for row in rows):
+        own = [row for row in rows if (row["corruption"], row["order"]) == place]
+        shown = [f"{mean(row['none'] for row in own):.2f}"]
+        for method in METHODS[1:]:
+            gains = [row[method] - row["none"] for row in own]
+            error = f" ± {stdev(gains) / len(gains) ** 0.5:.2f}" if len(gains) > 1 else ""
+            told = f"{mean(row[method] for row in own):.2f} ({mean(gains):+.2f}{error})"
+            shown.append(told.replace("-", "−"))
+        lines.append(f"| {place[0].replace('_', ' ')}, {place[1]} | " + " | ".join(shown) + " |")
+    return "\n".join(lines)
+
+
+def measure(seed: int, corruption: str, device: str) -> Iterator[dict[str, Any]]:
+    """Every method on the scenes of a seed, shuffled and ordered."""
+    images, labels = (part.to(device) for part in scenes(COUNT, seed=seed))
+    shown = images if corruption == "clean" else corrupt(images, corruption, SEVERITY, seed=seed)
+    for order, positions in (("shuffled", torch.arange(COUNT, device=device)), ("ordered", ordered(labels))):
+        found = {method: mean_iou(method, shown[positions], labels[positions]) for method in METHODS}
+        yield {"seed": seed, "corruption": corruption, "order": order, **found}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="mIoU on the embedded scenes.")
+    parser.add_argument("out", type=Path, help="JSON file of the measurements; those that it has are not made again")
+    parser.add_argument("--seeds", type=int, default=5, help="so many sets of scenes, each with noise of its own")
+    parser.add_argument("--into", type=Path, help="page that takes the table in place of its old one")
+    given = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    images, labels = (part.to(device) for part in scenes(COUNT, seed=0))
-    rows = []
-    for corruption in (*CORRUPTIONS, "clean"):
-        shown = images if corruption == "clean" else corrupt(images, corruption, SEVERITY)
-        for order, positions in (("shuffled", torch.arange(COUNT, device=device)), ("ordered", ordered(labels))):
-            found = {method: mean_iou(method, shown[positions], labels[positions]) for method in METHODS}
-            rows.append({"corruption": corruption, "order": order, **found})
-            print(corruption, order, {method: round(value, 1) for method, value in found.items()}, flush=True)
-    Path(out).write_text(json.dumps(rows))
+    rows: list[dict[str, Any]] = json.loads(given.out.read_text()) if given.out.exists() else []
+    known = {(row["seed"], row["corruption"]) for row in rows}
+    for seed in range(given.seeds):
+        for corruption in (*CORRUPTIONS, "clean"):
+            if (seed, corruption) not in known:
+                rows += measure(seed, corruption, device)
+                given.out.write_text(json.dumps(rows))
+    show(table(rows), "scenes", given.into)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

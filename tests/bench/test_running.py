@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,12 @@ import torch
 import wildtta
 from bench_parts.folder import NETWORK, small_cell, write_images
 from wildtta.bench import BenchError, Cell, Journal, launch, read, run_cell
+from wildtta.bench.datasets import open_images
 from wildtta.bench.models import build_model
 from wildtta.bench.running import Conditions
+from wildtta.bench.streaming import stream_of
+from wildtta.bench.workers import AHEAD, images_of, place_of_next
+from wildtta.methods.eata import fisher_diagonal
 
 NUMBERS = ("metrics", "series", "diagnostics", "versions")
 
@@ -365,6 +371,56 @@ def test_methods_that_want_source_images_get_them_or_say_so(images: Path, condit
     assert with_source["metrics"]["nll"] != plain["metrics"]["nll"], "the Fisher penalty had no effect"
 
 
+def test_what_is_known_of_the_source_is_found_out_once_and_changes_no_number(
+    images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def counted(engine: wildtta.Engine, source: Any, batch_size: int) -> torch.Tensor:
+        asked.append(batch_size)
+        return fisher_diagonal(engine, source, batch_size)
+
+    # `wildtta.methods` is a function too, so that the module is not found by its path.
+    monkeypatch.setattr(sys.modules["wildtta.methods.eata"], "fisher_diagonal", counted)
+    options = {"redundant": 1.0, "reliable": 1.0, "lr": 0.0123}  # a rate that no other test has
+    cell = small_cell(method="eata", options=options, data_options={"source_images": 30})
+    sourced = Conditions(root=str(images), source=str(images))
+    first, again = run_cell(cell, sourced), run_cell(cell, sourced)
+    assert numbers([first]) == numbers([again])
+    run_cell(replace(cell, corruptions=("fog",)), sourced)
+    assert len(asked) == 1
+    run_cell(replace(cell, model_options={"sharpen": 10.0}), sourced)
+    assert len(asked) == 2, "another network has a Fisher information of its own"
+    run_cell(replace(cell, regularise=1), sourced)
+    assert len(asked) == 3, "steps before the stream make another network of it"
+
+
+def test_a_method_that_answers_image_by_image_gets_several_at_once() -> None:
+    pytest.importorskip("diffusers")
+    options = {"diffusion": "glyphs", "factor": 2, "depth": 2, "guidance": 12.0}
+    cell = Cell(
+        model="glyphs:resnet_gn",
+        method="dda",
+        options=options,
+        scenario="single",
+        batch_size=1,
+        corruptions=("fog",),
+        limit=6,
+    )
+    row = run_cell(cell)
+    network = build_model(cell)
+    data, _ = open_images(cell, None, network, torch.device("cpu"))
+    stream = stream_of(cell, data.labels)
+    assert stream.batch_count == 6
+    scale = {name: getattr(data.protocol, name) for name in ("mean", "std")}
+    adapter = wildtta.adapt(network, "dda", batch_size=1, **scale, **options)
+    by_hand = torch.cat([adapter(inputs).clone() for inputs in data.batches(stream)])
+    labels = torch.from_numpy(data.labels[stream.index])
+    nll = float(torch.nn.functional.cross_entropy(by_hand, labels))
+    assert row["metrics"]["nll"] == pytest.approx(nll, abs=1e-4)
+    assert (row["cost"]["batches"], row["cost"]["forwards"]) == (1, 12)
+
+
 def test_a_cell_may_name_a_folder_below_the_root(images: Path, conditions: Conditions) -> None:
     below = small_cell(data_options={"folder": images.name})
     row = run_cell(below, Conditions(root=str(images.parent)), "cpu")
@@ -381,3 +437,12 @@ def test_a_cell_may_name_a_folder_below_the_root(images: Path, conditions: Condi
 def test_a_shift_comes_and_goes_in_a_cell(conditions: Conditions) -> None:
     row = run_cell(small_cell(scenario="comes_and_goes", scenario_options={"every": 4}), conditions, "cpu")
     assert set(row["metrics"]["per_corruption"]) == {"clean", "gaussian_noise"}
+
+
+def test_cells_go_to_a_worker_that_has_their_images() -> None:
+    fog, snow = small_cell(corruptions=("fog",)), small_cell(corruptions=("snow",))
+    other_method, other_level = replace(fog, method="sar"), replace(fog, severity=3)
+    made = {images_of(fog)}
+    assert place_of_next([snow, other_level, other_method], made) == 2
+    assert place_of_next([snow, other_level], made) == 0, "none of these: in the order of the queue"
+    assert place_of_next([snow] * AHEAD + [fog], made) == 0, "too far ahead"

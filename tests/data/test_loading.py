@@ -107,6 +107,11 @@ def test_images_kept_on_the_device_are_the_same(root: Path, scenario: str, batch
     for path in root.rglob("*.png"):
         path.unlink()
     assert len(list(kept)) == stream.batch_count
+    # The clean images are kept, so that another corruption of them needs no file.
+    brighter = StreamLoader(
+        [clean, Corrupted(clean, "brightness", 3), sets[2]], stream, protocol=kept.protocol, cache=True
+    )
+    assert len(list(brighter)) == stream.batch_count
     pixels = next(kept.pixels()).images
     assert pixels.dtype == torch.uint8
     assert torch.equal(kept.protocol.normalise(pixels), next(iter(kept)).images)

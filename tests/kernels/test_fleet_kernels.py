@@ -87,3 +87,24 @@ def test_a_fleet_on_a_gpu_learns_the_same_with_the_kernels(case: str) -> None:
     assert not GroupNorm.broken
     assert not LayerNorm.broken
     assert (answers[0] - answers[1]).abs().max() < 1e-3 * answers[0].abs().max()
+
+
+@on_gpu
+@pytest.mark.parametrize("width", [96, 2048])
+def test_compiled_sums_are_those_of_torchs_operations(width: int) -> None:
+    from wildtta.kernels import changed_products as kernels
+    from wildtta.methods.sar2.redundancy import changed_products
+
+    draw = torch.Generator().manual_seed(2)
+
+    def values(*shape: int) -> torch.Tensor:
+        return torch.randn(3, *shape, width, generator=draw, dtype=torch.float64)
+
+    square = values(width)
+    given = square + square.mT, values(1), values(1), values(), values(1)
+    wanted, found = changed_products(*given), changed_products(*(value.cuda() for value in given))
+    sums = given[0].cuda()
+    kernels.add_products(sums, given[1].cuda(), given[2].cuda())
+    assert not kernels.ChangedProducts.broken
+    for ours, theirs in zip((*found, sums), (*wanted, given[0] + given[1].mT @ given[2]), strict=True):
+        assert (ours.cpu() - theirs).abs().max() < 1e-11 * theirs.abs().max()

@@ -560,12 +560,26 @@ def test_guided_diffusion_brings_images_home_and_keeps_their_structure() -> None
     scheduler = diffusers.DDPMScheduler()
     model = DiffusionModel(KnowsOneImage(home, scheduler), scheduler)
     away = torch.rand(2, 3, 16, 16, generator=generator()) - 0.5
-    free = guided_images(model, away, generator(1), steps=50, depth=25, factor=4, guidance=0.0)
+    own = [generator(1), generator(2)]
+    free = guided_images(model, away, own, steps=50, depth=25, factor=4, guidance=0.0)
     torch.testing.assert_close(free, home.expand_as(free), rtol=0, atol=0.02)
     flat = torch.full((1, 3, 16, 16), 0.3)
     torch.testing.assert_close(low_pass(flat, 4), flat, rtol=1e-4, atol=1e-5)
     checks = (torch.arange(16) % 2 * 2.0 - 1).expand(1, 3, 16, 16)
     assert float(low_pass(checks, 4)[..., 4:-4].abs().max()) < 0.1
+
+
+def test_dda_answers_an_image_alike_in_whichever_batch_it_comes() -> None:
+    pytest.importorskip("diffusers")
+    batch = images("gn_resnet", 5)
+    together = adapted("dda", "gn_resnet", mean=0.5, std=0.25)(batch)
+    in_chunks = adapted("dda", "gn_resnet", mean=0.5, std=0.25, chunk=2)(batch)
+    one_by_one = adapted("dda", "gn_resnet", mean=0.5, std=0.25)
+    alone = torch.cat([one_by_one(image[None]).clone() for image in batch])
+    other_noise = adapted("dda", "gn_resnet", mean=0.5, std=0.25, seed=1)(batch)
+    torch.testing.assert_close(in_chunks, together, rtol=0, atol=1e-5)
+    torch.testing.assert_close(alone, together, rtol=0, atol=1e-5)
+    assert float((other_noise - together).abs().max()) > 1e-3
 
 
 def test_dda_averages_two_predictions_and_learns_nothing() -> None:

@@ -263,3 +263,13 @@ def test_a_handful_of_updates_shows_nothing_but_costs(full: Setting) -> None:
         outcome = decide(claim, View(experiment, full, rows))
         assert outcome.status == status, outcome.numbers
         assert ("after 7 updates only" in outcome.numbers) == (status != "holds")
+
+
+def test_what_a_short_stream_pays_once_is_no_part_of_its_time(full: Setting) -> None:
+    experiment = experiments()["table-2"]
+    rows = printed_journal(experiment, full)
+    for row in rows.values():
+        if row["cell"]["method"] == "tent" and "ms_per_batch" in row["cost"]:
+            row["cost"]["ms_per_batch_median"] = row["cost"]["ms_per_batch"]
+            row["cost"]["ms_per_batch"] *= 60
+    assert decide(experiment.claims[0], View(experiment, full, rows)).status == "holds"

@@ -50,6 +50,9 @@ def test_all_41_are_there_in_the_papers_order() -> None:
     assert list(experiments()) == names()
     assert len(names()) == 41
     assert [e.name for e in select(["figure-e", "table-1"])] == ["figure-e", "table-1"]
+    first = [e.name for e in select(["figure-e", "all"])]
+    assert first[:2] == ["figure-e", "table-1"]
+    assert sorted(first) == sorted(experiments())
     with pytest.raises(ValueError, match=r"unknown experiment 'table-z'.*table-a … table-r"):
         select(["table-z"])
 

@@ -195,7 +195,7 @@ def test_other_format_versions_and_broken_files_are_refused(tmp_path: Path) -> N
         truncated.write_bytes(good.read_bytes()[:length])
         with pytest.raises(ValueError, match=r"no readable safetensors file"):
             adapter.load(truncated)
-    with pytest.raises(ValueError, match=r"format '999'.*reads '3'"):
+    with pytest.raises(ValueError, match=r"format '999'.*reads '4'"):
         adapter.load(future)
     with pytest.raises(ValueError, match=r"no wildtta state"):
         adapter.load(plain)

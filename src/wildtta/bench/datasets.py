@@ -14,9 +14,10 @@ noise. The noise is part of the data: it stays the same over the cell's seeds, a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,7 @@ from wildtta.data import (
     CORRUPTIONS,
     DATA_NAMES,
     EXTRA_CORRUPTIONS,
+    Corrupted,
     DataError,
     ImageSet,
     InputProtocol,
@@ -137,4 +139,12 @@ def open_images(
 @lru_cache(maxsize=256)
 def _opened(name: str, root: str | None, domain: Domain, images: str | None, **numbers: int) -> ImageSet:
     """One domain's image set; kept, since listing a large folder takes a while."""
-    return open_domains(name, root, [domain], images=images, **numbers)[0]
+    found = open_domains(name, root, [domain], images=images, **numbers)[0]
+    if not isinstance(found, Corrupted):
+        return found
+    # One clean set behind all its corruptions, so that its images are read once.
+    own = (name, root, images, numbers["count"], numbers["seed"])
+    return replace(found, clean=_clean.setdefault(own, found.clean))
+
+
+_clean: WeakValueDictionary[tuple[object, ...], ImageSet] = WeakValueDictionary()

@@ -12,6 +12,9 @@ The row (see :mod:`wildtta.bench.journal`) holds:
 - ``diagnostics``: what the cell's ``measure`` asked for (:mod:`wildtta.bench.diagnostics`).
 - ``cost``: forwards and backwards (samples, as the paper counts them; computed_*: as they ran), batches,
   learned_batches (all, unless the cell has a pace), ms_per_batch, ms_per_batch_median, peak_mb, resets, skipped.
+
+A method that answers each image by itself (DDA) gets up to 64 at a time, however small the cell's batches; ``cost``
+then counts these.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib import metadata
 from typing import Any
@@ -44,7 +47,7 @@ from wildtta.bench.models import build_model, weights_digest
 from wildtta.bench.plain import each_value, infinite, plain
 from wildtta.bench.regularise import take_regularising_steps
 from wildtta.bench.segmenting import SEGMENTATION_DATA, segmentation_row
-from wildtta.bench.source_data import source_options, wanted_source_fields
+from wildtta.bench.source_data import known_of_source, source_options, wanted_source_fields
 from wildtta.bench.streaming import stream_of
 from wildtta.metrics import Series, Stopwatch, StreamMeter, peak_memory, reset_peak_memory
 from wildtta.metrics.series import thin
@@ -55,6 +58,7 @@ Progress = Callable[[float], None]
 
 _PER_BATCH = ("entropy", "selected", "selected_second", "gradient_norm", "gradient_norm_second", "e_m", "resets")
 _OF_SAR2 = ("bank_rows", "used_redundancy", "used_inequity")
+_AT_ONCE = 64
 _TOTALS = ("forwards", "backwards", "computed_forwards", "computed_backwards", "resets", "skipped")
 
 
@@ -135,7 +139,7 @@ def run_cell(
         digest = weights_digest(network)
         stream = stream_of(cell, images.labels)
         try:
-            row = _measured(cell, conditions.source, network, images, stream, progress)
+            row = _measured(cell, conditions.source, network, digest, images, stream, progress)
         except ValueError as error:
             if wanted_source_fields(cell) and conditions.source is None and cell.data != "glyphs":
                 raise BenchError(f"{error}. Here: name a folder (or zip) of clean images with --source") from error
@@ -160,7 +164,13 @@ def _whole_row(
 
 
 def _measured(
-    cell: Cell, source: str | None, network: nn.Module, images: Images, stream: Stream, progress: Progress | None
+    cell: Cell,
+    source: str | None,
+    network: nn.Module,
+    digest: str,
+    images: Images,
+    stream: Stream,
+    progress: Progress | None,
 ) -> dict[str, Any]:
     from_source, note = source_options(cell, images, source)
     known = {entry.name for entry in fields(cell.config)}
@@ -169,8 +179,15 @@ def _measured(
     options = {"batch_size": cell.batch_size, **pixel_scale, **from_source, **each_value(cell.options, infinite)}
     if cell.regularise:
         take_regularising_steps(cell, network, images, stream, options)
+    if cell.config.image_by_image and not cell.pace:
+        stream = replace(stream, batch_size=max(stream.batch_size, _AT_ONCE))
     diagnostics = Diagnostics(cell, network, images, stream)
     model = wildtta.adapt(network, cell.method, **options)
+    # Steps of R and I before the stream make another network of it, which no other cell shares.
+    shared = bool(from_source) and not cell.regularise
+    facts = known_of_source(cell, digest, images, source) if shared else {}
+    for name, value in facts.items():
+        model.engine.memory[name].copy_(value)
     labels = torch.from_numpy(images.labels[stream.index]).to(images.device)
     meter, series = StreamMeter(labels), Series()
     watch, told = Stopwatch(images.device, stream.batch_count), time.monotonic()
@@ -190,6 +207,8 @@ def _measured(
             # Batches of one come faster than anybody reads.
             told = time.monotonic()
             progress((number + 1) / stream.batch_count)
+    if shared and not facts:
+        facts.update(model.engine.known_of_source())
     record = meter.record()
     if record.first_non_finite is not None:
         raise BenchError(f"the predictions became non-finite at sample {record.first_non_finite} of {len(stream)}")

@@ -9,11 +9,14 @@ As the data's own folder, the source's is not part of a cell's identity; the row
 from __future__ import annotations
 
 import dataclasses
+import json
+from collections import OrderedDict
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from wildtta.bench.cell import Cell
@@ -35,6 +38,26 @@ class SourceBatches:
 
     def __iter__(self) -> Iterator[Tensor]:
         return self.images.batches(self.stream)
+
+
+_MOST_KNOWN = 64
+_known: OrderedDict[tuple[object, ...], dict[str, Tensor]] = OrderedDict()
+
+
+def known_of_source(cell: Cell, digest: str, images: Images, root: str | None) -> dict[str, Tensor]:
+    """What earlier cells of this process found out about the source for the same network, method and images.
+
+    A cell puts in what it found out (:meth:`wildtta.step.engine.Engine.known_of_source`): EATA's Fisher information takes as
+    long as half a stream, and all streams of a network share it. ``digest`` tells its weights.
+    """
+    options = json.dumps([cell.model_options, cell.options, cell.data_options], sort_keys=True)
+    where = (cell.data, root, images.protocol, str(images.device), torch.get_num_threads())
+    own = (cell.model, digest, cell.method, cell.batch_size, options, where)
+    known = _known.setdefault(own, {})
+    _known.move_to_end(own)
+    while len(_known) > _MOST_KNOWN:
+        _known.popitem(last=False)
+    return known
 
 
 def wanted_source_fields(cell: Cell) -> list[str]:

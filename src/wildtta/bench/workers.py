@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Container, Generator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -24,6 +24,9 @@ from wildtta.bench.running import Conditions, execute, failed_row
 
 ATTEMPTS = 3
 """How often a cell is given to a worker before a dying worker counts as the cell's fault."""
+
+AHEAD = 64
+"""How far a cell may come before its turn, to a worker that has its images already."""
 
 OnProgress = Callable[[Cell, float], None]
 """Told how far a running cell is, as a share of its stream."""
@@ -56,6 +59,14 @@ class _Waiting(deque[Cell]):
     def __bool__(self) -> bool:
         return len(self) > 0 and time.monotonic() < self._until
 
+    def next_for(self, made: set[tuple[object, ...]]) -> Cell:
+        """The next cell for a worker that has ``made`` these images; its own are added."""
+        place = place_of_next(self, made)
+        cell = self[place]
+        del self[place]
+        made.add(images_of(cell))
+        return cell
+
     def put_back(self, cell: Cell, cause: str, device: str) -> Row | str:
         """After its worker's end a cell is the next one again, or has failed after too many deaths."""
         self._deaths[cell.key] += 1
@@ -65,6 +76,16 @@ class _Waiting(deque[Cell]):
         self.appendleft(cell)
         time.sleep(0.1 * self._deaths[cell.key])
         return f"a worker on {device} died ({cause}); trying again: {cell.describe()}"
+
+
+def images_of(cell: Cell) -> tuple[object, ...]:
+    """What a worker keeps of a cell: its images, corrupted once per process."""
+    return cell.data, cell.corruptions, cell.severity, cell.protocol, json.dumps(cell.data_options, sort_keys=True)
+
+
+def place_of_next(waiting: Sequence[Cell], made: Container[tuple[object, ...]]) -> int:
+    """Where in the queue a worker's next cell stands: the first, or within :data:`AHEAD` one whose images it has made."""
+    return next((place for place, cell in zip(range(AHEAD), waiting, strict=False) if images_of(cell) in made), 0)
 
 
 def in_processes(
@@ -77,7 +98,8 @@ def in_processes(
 ) -> Events:
     """A worker process per entry of ``devices``; a device named twice runs two cells at a time.
 
-    A worker that dies is replaced and its cell tried again. None begins a cell after ``until``.
+    A worker that dies is replaced and its cell tried again. None begins a cell after ``until``. Workers keep images, so
+    that cells go to one that has theirs, within :data:`AHEAD` of their turn; no row depends on where it was made.
     """
     waiting = _Waiting(cells, until)
     running: dict[Connection, _Worker] = {}
@@ -85,7 +107,7 @@ def in_processes(
     def start(device: str) -> None:
         worker = _Worker(device, conditions)
         running[worker.connection] = worker
-        worker.take(waiting.popleft())
+        worker.take(waiting.next_for(worker.made))
 
     try:
         for device in devices[: len(cells)]:
@@ -108,7 +130,7 @@ def in_processes(
                     continue
                 yield message
                 if waiting:
-                    worker.take(waiting.popleft())
+                    worker.take(waiting.next_for(worker.made))
                 else:
                     del running[connection]
                     connection.close()
@@ -126,6 +148,7 @@ class _Worker:
 
     def __init__(self, device: str, conditions: Conditions) -> None:
         self.device = device
+        self.made: set[tuple[object, ...]] = set()
         self.connection, other_end = Pipe()
         channel, threads = other_end.fileno(), str(conditions.threads)
         self.process = subprocess.Popen(

@@ -28,7 +28,7 @@ from wildtta.paper import (
     unique,
 )
 from wildtta.paper.estimate import estimate, measure_pace, measured_rates
-from wildtta.paper.settings import IMAGENET_NETWORKS
+from wildtta.paper.settings import EPISODIC, IMAGENET_NETWORKS, SLOW
 from wildtta.report.document import gather
 from wildtta.report.terminal import claim_lines
 from wildtta.report.writing import require_packages, write_document
@@ -44,7 +44,9 @@ def reproduce(
     launch: Launch,
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="table-1 … table-9, table-a … table-r, figure-1 … figure-9, figure-a … figure-e, or all."),
+        typer.Argument(
+            help="table-1 … table-9, table-a … table-r, figure-1 … figure-9, figure-a … figure-e, or all; run in this order."
+        ),
     ] = None,
     listing: Annotated[bool, typer.Option("--list", help="Name all 41 with what each needs and costs.")] = False,
     on: Annotated[str, typer.Option(help="glyphs (embedded, scaled down), imagenet-c, or folder.")] = "glyphs",
@@ -78,8 +80,10 @@ def reproduce(
     """Run tables and figures of the paper and write a report on them.
 
     Cells that several tables share run once. After a kill, or when --seconds are over, the same command goes on
-    with what is missing. Rows whose method or network is missing on the chosen data are listed as not
-    available. Exit code: 0 all done, 1 some cells failed, 2 the request cannot be run, 3 the time was up.
+    with what is missing. Experiments run in the order of their names (table-7 all: first table 7, then the rest),
+    but MEMO, TTT and DDA, with dozens of passes per image, after everything else. Rows whose method or network is
+    missing on the chosen data are listed as not available. Exit code: 0 all done, 1 some cells failed, 2 the
+    request cannot be run, 3 the time was up.
     """
     book = journal or Path("runs") / f"reproduce-{on}.jsonl"
     with one_line_errors(book):
@@ -108,6 +112,7 @@ def reproduce(
                 askers.setdefault(cell.key, []).append(asked(experiment, where))
         if not cells:
             raise BenchError("nothing of this can be run here: every row lacks its method, network or corruption")
+        cells.sort(key=lambda cell: (cell.method in SLOW, cell.method in EPISODIC))
         outcomes = [
             launch(part, journal=book, root=root, asked_by=askers)
             for root, part in _by_root(unique(cells), {"imagenet-r": imagenet_r, "imagenet": imagenet}, launch.root)

@@ -1,7 +1,8 @@
 """Images kept on the device as uint8, decoded and corrupted once per process.
 
 What an image is depends on its data set, position and corruption alone, so that keeping it changes no number.
-The sets that were used last share a budget of memory.
+The clean images behind corrupted ones are kept too: every corruption of a set begins with them. The sets that were
+used last share a budget of memory.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 
 from wildtta.data.batch_reading import read_fitted
-from wildtta.data.image_set import Corrupted, ImageSet, clean_set
+from wildtta.data.image_set import Corrupted, ImageSet
 from wildtta.data.preprocessing import InputProtocol
 from wildtta.streams.labels import IntArray
 
@@ -37,11 +38,16 @@ class KeptImages:
         missing = positions[~self._filled[positions]]
         for start in range(0, len(missing), _AT_ONCE):
             part = missing[start : start + _AT_ONCE]
-            images = read_fitted(clean_set(self._set), part, self._protocol).to(self.pixels.device)
-            if isinstance(self._set, Corrupted):
-                images = self._set.apply(images, part)
-            self.pixels[torch.from_numpy(part)] = images
+            self.pixels[torch.from_numpy(part)] = self._made(part)
             self._filled[part] = True
+
+    def _made(self, positions: IntArray) -> torch.Tensor:
+        if not isinstance(self._set, Corrupted):
+            return read_fitted(self._set, positions, self._protocol).to(self.pixels.device)
+        clean = kept_images(self._set.clean, self._protocol, self.pixels.device)
+        assert clean is not None, "clean images are as large as corrupted ones"
+        clean.fill(positions)
+        return self._set.apply(clean.pixels[torch.from_numpy(positions)], positions)
 
 
 def kept_images(image_set: ImageSet, protocol: InputProtocol, device: torch.device) -> KeptImages | None:
@@ -50,9 +56,15 @@ def kept_images(image_set: ImageSet, protocol: InputProtocol, device: torch.devi
     if key in _kept:
         _kept.move_to_end(key)
         return _kept[key]
-    shape = read_fitted(clean_set(image_set), [0], protocol).shape[1:]
-    if len(image_set) * shape.numel() > _LARGEST:
-        return None
+    if isinstance(image_set, Corrupted):
+        clean = kept_images(image_set.clean, protocol, device)
+        if clean is None:
+            return None
+        shape = clean.pixels.shape[1:]
+    else:
+        shape = read_fitted(image_set, [0], protocol).shape[1:]
+        if len(image_set) * shape.numel() > _LARGEST:
+            return None
     _kept[key] = KeptImages(image_set, protocol, shape, device)
     while sum(kept.pixels.numel() for kept in _kept.values()) > _BUDGET and len(_kept) > 1:
         # What a running stream still holds lives on until the stream lets go of it.

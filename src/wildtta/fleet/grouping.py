@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from wildtta.fleet.transfers import sent
+
 
 class Grouping:
     """``owner`` says for each row of a batch to which of ``streams`` streams it belongs.
@@ -27,7 +29,8 @@ class Grouping:
         self.widest = max(self.sizes)
         table = [own + [own[0]] * (self.widest - len(own)) for own in self.rows]
         # One transfer for all of it.
-        self.packed = torch.tensor([*(row for own in table for row in own), *owner, *rank, *self.sizes]).to(device)
+        packed = torch.tensor([*(row for own in table for row in own), *owner, *rank, *self.sizes])
+        self.packed = sent(packed, device)
 
     def within(self, buffer: Tensor) -> Grouping:
         """The same grouping, with its numbers in ``buffer``, where a recorded step reads them."""

@@ -23,6 +23,7 @@ from wildtta.fleet.grouping import Grouping
 from wildtta.fleet.mapped import Streams, Tensors
 from wildtta.fleet.records import Record
 from wildtta.fleet.step import Change, End, Finished, Look, MixedStep, Seen, keeps_graph, slot_of
+from wildtta.fleet.transfers import sent
 from wildtta.step.graphs import MOST_SHAPES, Recording, record, setting_of
 from wildtta.step.precision import losses_in_full_precision
 
@@ -137,7 +138,9 @@ class RecordedSteps:
         own = recorded.inputs.take(fresh)
         recorded.answer.graph.replay()
         look: Look = recorded.answer.result
-        return Seen(records, own, None, look, look.logits.clone(), resting, list(owner), recording=recorded)
+        seen = Seen(records, own, None, look, look.logits.clone(), resting, list(owner), recording=recorded)
+        seen.reading  # noqa: B018 - before the device has more to do: it is not waited for later
+        return seen
 
     def learn(self, seen: Seen) -> Finished:
         """The second half of a batch that was answered by replaying."""
@@ -145,10 +148,13 @@ class RecordedSteps:
         assert recorded is not None
         recorded.learn.graph.replay()
         change: Change = recorded.learn.result
+        # Everything is asked of the device before the host waits for the reading: the rest goes on beside the work.
+        places = list(range(len(seen.records)))
+        found = {name: part for name, part in change.found.items() if name != "gradient"}  # large, and not told
+        finished = self.told_of(seen, End(places, _copied(found), _copied(change.result)))
         self._step.learners(seen, [1.0] * len(seen.records))
         seen.keep_course()
-        places = list(range(len(seen.records)))
-        return self.told_of(seen, End(places, _copied(change.found), _copied(change.result)))
+        return finished
 
     def told_of(self, seen: Seen, *ends: End) -> Finished:
         """What there is to tell about a batch that was answered by replaying; copies, since the next replay overwrites it."""
@@ -165,7 +171,8 @@ class RecordedSteps:
         floats = torch.tensor(self._step.rates(records, grouping), dtype=torch.float64)
         weights = self._step.slots.weights
         everything = slots == list(range(len(weights)))
-        return Inputs(images, grouping, integers.to(images.device), floats.to(images.device, weights.dtype), everything)
+        device = images.device
+        return Inputs(images, grouping, sent(integers, device), sent(floats.to(weights.dtype), device), everything)
 
     # -- recording -------------------------------------------------------------------------------------------------------
 

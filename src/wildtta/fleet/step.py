@@ -19,6 +19,7 @@ from wildtta.fleet.grouping import Grouping
 from wildtta.fleet.mapped import MappedMethod, Streams, Tensors
 from wildtta.fleet.norm_weights import own_weights
 from wildtta.fleet.records import Record, Slots
+from wildtta.fleet.transfers import Reading
 from wildtta.methods.gradient import GradientMethod
 from wildtta.methods.sar import worst_step
 from wildtta.network.output import logits_of
@@ -84,13 +85,18 @@ class Seen:
             record.gate_open = True
 
     @functools.cached_property
-    def told(self) -> Told:
-        """Read from the device when it is first asked for: the one read of a step beside that of who rests."""
+    def reading(self) -> Reading:
+        """The one read of a step beside that of who rests, begun when it is first asked for."""
         flat, gate = self.grouping.flat, self.parts.get("gate")
         flags = [flat(self.parts["labels"]), flat(self.parts["selection"]["mask"]), *([] if gate is None else [gate])]
-        numbers = torch.cat([flag.to(torch.int64) for flag in flags]).tolist()
+        return Reading(torch.cat([flag.to(torch.int64) for flag in flags]))
+
+    @functools.cached_property
+    def told(self) -> Told:
+        """What it gave."""
+        numbers = self.reading.numbers()
         rows = len(self.owner)
-        opened = None if gate is None else [bool(number) for number in numbers[2 * rows :]]
+        opened = None if "gate" not in self.parts else [bool(number) for number in numbers[2 * rows :]]
         return Told(numbers[:rows], [bool(number) for number in numbers[rows : 2 * rows]], opened)
 
 

@@ -7,7 +7,8 @@ are, and with them the bits of a bare prediction.
 
 There such a batch is also passed a few images at a time. The maps of 16 images of 224×224 in a ResNet-50 have 51 MB each.
 C libraries give memory of that size back to the system at once, and the system hands out every page of it anew: a sixth of a
-forward and backward pass was spent on that. Memory of smaller maps is used again, and more of it is in the caches.
+forward and backward pass was spent on that. Memory of smaller maps (up to 32 MB in glibc) is used again, and more of it is in
+the caches. Too small parts cost more than they save: every one of them has the weights of all layers reordered.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ T = TypeVar("T")
 SMALLEST_BATCH = 8
 SMALLEST_INPUT = 1 << 20
 """Values in a batch (16 images of 3×224×224 have 2.4 million)."""
-LARGEST_PART = 5 << 17
-"""Values of the images that are passed at once where the batch is that large: 4 images of 3×224×224."""
+LARGEST_PART = 5 << 18
+"""Values of the images that are passed at once where the batch is that large: 8 images of 3×224×224."""
 
 
 class MapLayout:

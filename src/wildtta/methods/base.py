@@ -51,6 +51,8 @@ class Method:
     """Which statistics BatchNorm layers use."""
     needs_images: ClassVar[bool] = False
     """Whether it works on the inputs themselves (augments, keeps, denoises them): they must then be one tensor of images."""
+    image_by_image: ClassVar[bool] = False
+    """Whether a batch only saves time: each image is answered by itself, and the same in whichever batch it comes."""
     learning_rates: ClassVar[Rates] = {}
     """Learning rates by family; empty for a method that takes no steps."""
 

@@ -63,6 +63,9 @@ class ETA(EntropyMethod):
     def needs_samples(self) -> bool:
         return not self.step_without_samples
 
+    def recordable(self, engine: Engine) -> bool:
+        return type(self) is ETA  # methods that extend it also look at things on the host
+
     def declare(self, engine: Engine) -> dict[str, Tensor]:
         none_yet = torch.full((engine.network.classes,), math.nan, dtype=engine.dtype, device=engine.device)
         return {**super().declare(engine), "mean_prediction": none_yet}

@@ -28,14 +28,16 @@ def claims() -> list[Claim]:
 
 
 def select(names: list[str]) -> list[Experiment]:
-    """The named experiments; ``all`` is every one. An unknown name is an error that lists the valid ones."""
+    """The named experiments, in the order of their names; ``all`` is every one that is not named before it.
+
+    An unknown name is an error that lists the valid ones.
+    """
     known = experiments()
-    if "all" in names:
-        return list(known.values())
-    unknown = [name for name in names if name not in known]
+    unknown = [name for name in names if name not in known and name != "all"]
     if unknown:
         raise ValueError(
             f"unknown experiment {unknown[0]!r}: expected 'all' or one of table-1 … table-9, table-a … table-r, "
             "figure-1 … figure-9, figure-a … figure-e"
         )
-    return [known[name] for name in names]
+    ordered = [each for name in names for each in (known if name == "all" else [name])]
+    return [known[name] for name in dict.fromkeys(ordered)]

@@ -155,6 +155,12 @@ class Engine:
         finally:
             self.memory = known
 
+    def known_of_source(self) -> dict[str, Tensor]:
+        """The part of the state that a reset keeps: what the method has found out from source images."""
+        blank = self.blank_state()
+        now = self.initial_state()
+        return {name: value for name, value in now.items() if not _same(value, blank[name])}
+
     def reset(self) -> None:
         """Parameters and state back to the initial state, in place."""
         if self._learnables is not None and self.source is not None:
@@ -397,6 +403,11 @@ COUNTERS = (
     "computed_forwards",
     "computed_backwards",
 )
+
+
+def _same(value: Tensor, other: Tensor) -> bool:
+    """Whether two tensors of one shape hold the same values; what is not a number counts as the same."""
+    return bool(((value == other) | (value.isnan() & other.isnan())).all())
 
 
 def _ordinary(value: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from wildtta.step.atomic_file import write_atomically
 from wildtta.step.precision import PRECISIONS
 
-FORMAT = "3"
+FORMAT = "4"
 
 
 def fingerprint(network: nn.Module, source: Mapping[Tensor, Tensor]) -> str:
@@ -73,7 +73,7 @@ def read_state(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if written != FORMAT:
         raise ValueError(
             f"{path} has state format {written!r}, this version of wildtta reads {FORMAT!r} (0.1 wrote '1', previews of "
-            "0.2 wrote '2', without a checksum); load it with the version that wrote it, or start anew"
+            "0.2 wrote '2' and '3'); load it with the version that wrote it, or start anew"
         )
     if metadata.get("checksum") != _checksum(tensors, told):
         raise ValueError(

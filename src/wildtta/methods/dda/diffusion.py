@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,7 @@ def low_pass(images: Tensor, factor: int) -> Tensor:
 def guided_images(
     model: DiffusionModel,
     images: Tensor,
-    generator: torch.Generator,
+    generators: Sequence[torch.Generator],
     *,
     steps: int,
     depth: int,
@@ -91,20 +92,23 @@ def guided_images(
         x_{t−1} ~ p(x_{t−1} | x_t) − w ∇_{x_t} ‖φ_D(images) − φ_D(x̂_0(x_t))‖₂
 
     with the norm taken per image (the authors take it over a batch of few images), and w = ``guidance`` at 256 × 256 pixels,
-    in proportion to the square root of the number of pixels elsewhere: then a pixel moves equally far.
+    in proportion to the square root of the number of pixels elsewhere: then a pixel moves equally far. Each image has
+    a generator of its own, so that its noise does not depend on the others.
     """
     scheduler = copy.deepcopy(model.scheduler)
     scheduler.set_timesteps(steps, device=images.device)
     times = scheduler.timesteps[-depth:]
     weight = guidance * math.sqrt(images.shape[-1] * images.shape[-2] / _REFERENCE_PIXELS)
     structure = low_pass(images, factor)
-    noise = torch.randn(images.shape, generator=generator, device=images.device, dtype=images.dtype)
+    noise = torch.empty_like(images)
+    for image, own in zip(noise, generators, strict=True):
+        image.normal_(generator=own)
     current: Tensor = scheduler.add_noise(images, noise, times[:1].expand(len(images)))
     for time in times:
         current = current.detach().requires_grad_(True)
         with torch.enable_grad():
             predicted = model.unet(current, time).sample
-            result = scheduler.step(predicted, time, current, generator=generator)
+            result = scheduler.step(predicted, time, current, generator=list(generators))
             distance = (structure - low_pass(result.pred_original_sample, factor)).flatten(1).norm(dim=1).sum()
             (pull,) = torch.autograd.grad(distance, current)
         current = (result.prev_sample - weight * pull).detach()

@@ -34,7 +34,8 @@ class DDA(Method):
         answer: (p(x) + p(x̃)) / 2
 
     The diffusion model was trained on source images: denoising brings x back to what the classifier knows, the low-pass
-    filter φ_D keeps the structure, and the ensemble keeps x itself in case the diffusion fails. Nothing learns. The
+    filter φ_D keeps the structure, and the ensemble keeps x itself in case the diffusion fails. Nothing learns, and each
+    image has noise of its own, so that its answer is the same in whichever batch it comes. The
     logits returned are the logarithm of the averaged probabilities. The gradient of the guidance is part of a diffusion
     and does not count as a backward pass of the classifier. ``adapted(engine, images)`` gives the images x̃. Defaults are the
     authors' for 256 pixels; images of 32 pixels want a finer filter and less depth (factor=2, depth=30, guidance=12).
@@ -48,6 +49,7 @@ class DDA(Method):
     name: ClassVar[str] = "dda"
     title: ClassVar[str] = "DDA"
     needs_images: ClassVar[bool] = True
+    image_by_image: ClassVar[bool] = True
     order: ClassVar[int] = 110
     paper: ClassVar[str] = "Gao et al., CVPR 2023, https://arxiv.org/abs/2207.03442"
     updates: ClassVar[str] = "nothing (the input)"
@@ -135,19 +137,19 @@ class DDA(Method):
         """x̃: ``images`` (network inputs) moved to the source's domain."""
         model = self._model(engine)
         scale = pixel_scale(engine.network.module, images, self.mean, self.std)
-        generator = next_generator(engine.memory, self.seed, images.device)
+        generators = [next_generator(engine.memory, self.seed, images.device) for _ in images]
         ranged = fitted((2 * scale.pixels(images) - 1).to(model.dtype), model.multiple)
         moved = [
             guided_images(
                 model,
-                part,
-                generator,
+                ranged[start : start + self.chunk],
+                generators[start : start + self.chunk],
                 steps=self.steps,
                 depth=self.depth,
                 factor=self.factor,
                 guidance=self.guidance,
             )
-            for part in torch.split(ranged, self.chunk)
+            for start in range(0, len(ranged), self.chunk)
         ]
         result = torch.cat(moved).to(images.dtype)
         if result.shape != images.shape:

@@ -10,7 +10,8 @@ The state is a dict of tensors that the adapter declares, saves, resets and clea
 
 - ``bank_rows`` [C+1, D]: stored centroids; the last row is a bin for samples that must not write;
 - ``bank_filled`` [C+1] bool; ``bank_count`` []: how many classes are stored;
-- ``bank_sum`` [D], ``bank_outer`` [D, D] (float64): Σz and Σzzᵀ over the stored rows after row normalisation.
+- ``bank_sum`` [D] (float64): Σz over the stored rows as they are;
+- ``bank_outer`` [D, D] (float64): Σzzᵀ over the stored rows after row normalisation.
 """
 
 from __future__ import annotations
@@ -86,57 +87,49 @@ def _first_of_class(contributes: Tensor, same: Tensor) -> Tensor:
 
 @dataclass
 class Moments:
-    """What R and I need of C^t: the stored sums, the rows that leave and arrive (normalised), the plain Σz and N."""
+    """What R and I need of C^t: N and Σz over its rows, the stored Σz and Σzzᵀ, the rows that leave and arrive (normalised)."""
 
     count: Tensor
     total: Tensor
+    stored: Tensor
     outer: Tensor
     arriving: Tensor
     leaving: Tensor
-    plain_total: Tensor
 
     def redundancy(self, normalisation: Normalisation, variance_floor: float) -> Tensor:
         """R(C^t)."""
         count = self.count.clamp(min=1)
         if normalisation == "columns":
             found: tuple[Tensor, ...] = ColumnRedundancy.apply(
-                self.arriving, self.leaving, self.outer, self.total, count, variance_floor
+                self.arriving, self.leaving, self.outer, self.stored, count, variance_floor
             )
             return found[0]
         if normalisation in ("rows", "rows_centred"):
             found = RowRedundancy.apply(self.arriving, self.leaving, self.outer, count)
             return found[0]
-        first = self.total - self.leaving.sum(0) + self.arriving.sum(0)
+        # Rows that are centred one by one have the centred sum.
+        first = normalise_rows(self.total, normalisation)
         second = self.outer - self.leaving.T @ self.leaving + self.arriving.T @ self.arriving
         return redundancy_from_moments(count, first, second, normalisation=normalisation, variance_floor=variance_floor)
 
     def mean(self) -> Tensor:
         """μ of the rows of C^t, before any row normalisation: the inequity is the same in every normalisation."""
-        return self.plain_total / self.count.clamp(min=1)
+        return self.total / self.count.clamp(min=1)
 
 
 def moments(state: State, live: Centroids, normalisation: Normalisation) -> Moments:
     """The sums over C^t: the stored ones, less the rows that live centroids stand in for, plus these."""
     wide = state["bank_sum"].dtype
-    old_rows = state["bank_rows"][live.labels].to(wide)
     known = state["bank_filled"][live.labels] & live.first
-    leaving = normalise_rows(old_rows, normalisation).masked_fill(~known[:, None], 0.0)
-    rows = live.rows.to(wide)
-    arriving = normalise_rows(rows, normalisation).masked_fill(~live.first[:, None], 0.0)
-    if normalisation == "columns":
-        plain = state["bank_sum"] - leaving.sum(0) + arriving.sum(0)
-    else:
-        stays = state["bank_filled"].clone()
-        stays.index_fill_(0, live.labels, False)
-        stored = state["bank_rows"].masked_fill(~stays[:, None], 0.0).sum(0).to(wide)
-        plain = stored + rows.masked_fill(~live.first[:, None], 0.0).sum(0)
+    old_rows = state["bank_rows"][live.labels].to(wide).masked_fill(~known[:, None], 0.0)
+    rows = live.rows.to(wide).masked_fill(~live.first[:, None], 0.0)
     return Moments(
-        count=state["bank_count"] + (live.first & ~state["bank_filled"][live.labels]).sum(),
-        total=state["bank_sum"],
+        count=state["bank_count"] + (live.first & ~known).sum(),
+        total=state["bank_sum"] - old_rows.sum(0) + rows.sum(0),
+        stored=state["bank_sum"],
         outer=state["bank_outer"],
-        arriving=arriving,
-        leaving=leaving,
-        plain_total=plain,
+        arriving=normalise_rows(rows, normalisation),
+        leaving=normalise_rows(old_rows, normalisation),
     )
 
 
@@ -165,10 +158,10 @@ def refresh(
     new_rows = torch.where(filled[:, None], old_rows.lerp(fresh, rate), fresh)
     new_rows = new_rows.masked_fill(~contributes[:, None], 0.0)
     known = filled & writes
-    leaving = normalise_rows(old_rows.to(wide), normalisation).masked_fill(~known[:, None], 0.0)
-    arriving = normalise_rows(new_rows.to(wide), normalisation).masked_fill(~writes[:, None], 0.0)
+    gone, come = old_rows.to(wide).masked_fill(~known[:, None], 0.0), new_rows.to(wide).masked_fill(~writes[:, None], 0.0)
+    leaving, arriving = normalise_rows(gone, normalisation), normalise_rows(come, normalisation)
     _add_products(state["bank_outer"], torch.cat((arriving, leaving)), torch.cat((arriving, -leaving)))
-    state["bank_sum"].add_(arriving.sum(0) - leaving.sum(0))
+    state["bank_sum"].add_(come.sum(0) - gone.sum(0))
     state["bank_count"].add_((writes & ~known).sum())
     # Samples of one class carry the same new row, so that their order does not matter.
     state["bank_rows"][labels] = new_rows
@@ -230,6 +223,7 @@ def resum(state: State, normalisation: Normalisation) -> None:
     """Σz and Σzzᵀ anew from the stored rows, so that rounding does not gather over an endless run."""
     wide = state["bank_sum"].dtype
     stored = state["bank_filled"][:-1, None]
-    rows = normalise_rows(state["bank_rows"][:-1].to(wide), normalisation).masked_fill(~stored, 0.0)
+    rows = state["bank_rows"][:-1].to(wide).masked_fill(~stored, 0.0)
     state["bank_sum"].copy_(rows.sum(0))
+    rows = normalise_rows(rows, normalisation)
     torch.mm(rows.T, rows, out=state["bank_outer"])
