@@ -47,7 +47,8 @@ def write_pool(data: Path, pools: Path, source: str, part: str, name: str) -> No
 
 def write_pools(data: Path, pools: Path, part: str, workers: int) -> None:
     pools.mkdir(parents=True, exist_ok=True)
-    tasks = [(data, pools, source, part, name) for source in DATA for name in domains_for(part)]
+    known = [source for source in DATA if (data / f"{source}_{part}.npz").exists()]
+    tasks = [(data, pools, source, part, name) for source in known for name in domains_for(part)]
     with multiprocessing.get_context("spawn").Pool(workers) as processes:
         processes.starmap(write_pool, tasks, chunksize=1)
 
