@@ -55,7 +55,7 @@ def table(rows: list[dict[str, Any]]) -> str:
             gains = [row[method] - row["none"] for row in own]
             error = f" ± {stdev(gains) / len(gains) ** 0.5:.2f}" if len(gains) > 1 else ""
             told = f"{mean(row[method] for row in own):.2f} ({mean(gains):+.2f}{error})"
-            shown.append(told.replace("-", "−"))
+            shown.append(told.replace("+0.00", "0.00").replace("-0.00", "0.00").replace("-", "−"))
         lines.append(f"| {place[0].replace('_', ' ')}, {place[1]} | " + " | ".join(shown) + " |")
     return "\n".join(lines)
 
