@@ -71,6 +71,8 @@ _SPREAD_OUT = (0.3, 0.6)
 """Share of all classes seen, up to which the mean of the samples tells nothing, and from which on it counts fully."""
 _ENOUGH = (5, 10)
 """Networks with up to so many classes are left alone; up to the second number the evidence counts in part."""
+_ROWS_ALONE = (10, 40)
+"""Up to so many classes the rows count only as far as one of the other signs agrees; from the second number on alone."""
 _HABIT, _CHANCE = 0.02, 0.4
 """A squared mean below 0.02 + 0.4/C times the squared spread is no shift: networks have such a mean on their own training
 data (habit), and so have C random centroids (chance)."""
@@ -192,6 +194,15 @@ def rising(value: Tensor, limits: tuple[float, float]) -> Tensor:
     return 1 - falling(value, limits)
 
 
+def few_to_many(classes: int) -> float:
+    """How far the rows count without the other signs: 0 up to ten classes, 1 from 40 on.
+
+    A weak network scatters the images of one class over half of ten classes, but not over half of forty.
+    """
+    few, many = _ROWS_ALONE
+    return min(max((classes - few) / (many - few), 0.0), 1.0)
+
+
 def rows_trusted(seen: Tensor, present: Tensor, classes: int) -> Tensor:
     """Trust in [0, 1] in a step by the rows, from the classes ``seen`` so far and those ``present`` among the last samples."""
     enough = torch.maximum(falling(sampling_error(seen, classes), _ERROR), rising(seen, _MANY))
@@ -221,6 +232,8 @@ def weighed(state: dict[str, Tensor], logits: Tensor, usable: Tensor | None = No
     recent, used = _last_samples(state, flat, usable)
     known = used.sum()
     identified = identifiable(classes) * (known >= WINDOW)
+    clustered = clusters(recent, used, state["recent_trust"])
+    at_once = torch.maximum(falling(recentring_cost(recent, used), _COST), clustered)
 
     rows, dominance = _followed_rows(state, flat, usable, recent, used)
     present = _followed_classes(state, flat, usable)
@@ -230,11 +243,10 @@ def weighed(state: dict[str, Tensor], logits: Tensor, usable: Tensor | None = No
     seen = classes_seen(dominance)
     doubt = (_ERROR_WEIGHT * sampling_error(seen, len(rows))).square() + smallest_shift(len(rows))
     clear = clearness(centre.square().sum(), spread, doubt)
-    by_rows = identified * rows_trusted(seen, classes_seen(present), len(rows)) * clear
+    alone = few_to_many(classes)
+    by_rows = identified * rows_trusted(seen, classes_seen(present), len(rows)) * clear * (alone + (1 - alone) * at_once)
 
-    clustered = clusters(recent, used, state["recent_trust"])
-    trust = identified * torch.maximum(falling(recentring_cost(recent, used), _COST), clustered)
-    trust = torch.minimum(trust, state["recent_trust"] + number / _TRUST_TAKES)
+    trust = torch.minimum(identified * at_once, state["recent_trust"] + number / _TRUST_TAKES)
     keep = (-number / _MEAN_MEMORY).exp()
     about = masked_mean((recent - mean_row(recent, used)).square().sum(1), used)
     mean_sum = keep * state["mean_sum"] + trust * flat.sum(0)
