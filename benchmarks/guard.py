@@ -52,6 +52,7 @@ from side_by_side import results
 from study_collapses import collapses
 from wildtta.bench.journal import Journal
 from wildtta.corruptions import CORRUPTIONS
+from wildtta.streams import Domain
 
 FIFTEEN = tuple(CORRUPTIONS)[:15]
 COSTED = ("resnet50_gn", "vit_base_patch16_224")
@@ -96,7 +97,9 @@ class Pools:
     def of(self, setting: Setting) -> Pool:
         args, key = self._args, (setting.network, setting.split)
         if key not in self._open:
-            found = open_pool(setting.network, setting.pool, args.device, testbed=args.testbed, atlas=args.atlas)
+            found = open_pool(
+                setting.network, setting.pool, args.device, testbed=args.testbed, atlas=args.atlas, shared=args.shared
+            )
             self._open[key] = found.part(setting.split)
         return self._open[key]
 
@@ -125,6 +128,29 @@ def stream_runner(args: argparse.Namespace) -> Callable[[tuple[Setting, Row | No
     return run
 
 
+def image_maker(args: argparse.Namespace) -> Callable[[tuple[Setting, Domain]], None]:
+    """Makes corrupted images in one process and leaves them in the shared folder."""
+    pools = Pools(args)
+
+    def make(task: tuple[Setting, Domain]) -> None:
+        setting, domain = task
+        pools.of(setting).corrupted(domain.name, domain.severity or 0)
+
+    return make
+
+
+def make_shared_images(args: argparse.Namespace, chosen: list[Setting]) -> None:
+    """Every kind of image that the streams need, once, by all processes together."""
+    wanted = {}
+    for setting in chosen:
+        folder = setting.network.startswith("testbed:")
+        for name in setting.corruptions:
+            key = (folder, setting.pool, setting.split, name, setting.severity)
+            wanted[key] = (setting, Domain(name, setting.severity))
+    made = results(list(wanted.values()), image_maker, (args,), processes=args.processes, seconds=args.seconds)
+    print(f"{sum(1 for _ in made)} kinds of images", flush=True)
+
+
 def streams(args: argparse.Namespace, journal: Journal | None, say: Say) -> None:
     finished = set() if journal is None else journal.finished()
     wanted: list[tuple[Setting, Row | None]] = [(setting, None) for setting in settings(args)]
@@ -135,6 +161,8 @@ def streams(args: argparse.Namespace, journal: Journal | None, say: Say) -> None
             wanted = [(dataclasses.replace(task[0], images=min(cut, task[0].images)), task[1]) for task in wanted]
     tasks = [task for task in wanted if task[0].key not in finished]
     print(f"{len(wanted)} streams, {len(tasks)} of them to run", flush=True)
+    if args.shared is not None:
+        make_shared_images(args, [setting for setting, _ in tasks])
     for row in results(tasks, stream_runner, (args,), processes=args.processes, seconds=args.seconds):
         if args.picture is not None:
             draw_curves(row, args.picture)
@@ -148,6 +176,8 @@ def false_alarms(args: argparse.Namespace, journal: Journal | None, say: Say) ->
     random.Random(0).shuffle(chosen)
     batches = sum(known[setting.key]["batches"] for setting in chosen if setting.key in known)
     tasks = [(setting, None) for setting in chosen if setting.key not in known]
+    if args.shared is not None:
+        make_shared_images(args, chosen)
     found = results(tasks, stream_runner, (args,), processes=args.processes, seconds=args.seconds)
     while batches < args.batches and (row := next(found, None)) is not None:
         batches += row["batches"]
@@ -300,6 +330,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--networks", nargs="+", help="of the glyphs, or testbed:NAME; of timm for cost")
     parser.add_argument("--testbed", type=Path)
     parser.add_argument("--atlas", type=Path, help="masks of the glyphs, where no fonts are installed")
+    parser.add_argument("--shared", type=Path, help="folder in which processes leave each other images: made once")
     parser.add_argument("--pool", type=int, help="images to draw streams from (5,000; 3,000 for false-alarms)")
     parser.add_argument("--method", default="steady")
     parser.add_argument("--lr-scale", type=float, default=1.0)

@@ -175,6 +175,22 @@ class Judge:
         """Whether any test suspects something at present."""
         return any(test.suspects for test in self.tests.values())
 
+    @property
+    def alert(self) -> bool:
+        """Whether more of the latest images are worth a look: they come close to speaking against a null."""
+        both = (self._spread, self._certainty, self._takeover)
+        return self.suspicious or any(test.fresh.suspects for test in both)
+
+    @property
+    def asks_memory(self) -> bool:
+        """Whether the latest images show anything that remembered ones could confirm: else nobody needs to ask these.
+
+        It follows from the past alone, so that the bets stay fair. Suspects of a takeover are found on both sides: a few
+        classes that gain twice the margin on the latest images are reason enough to ask for them.
+        """
+        gains = sorted(self._gained.shares().values(), reverse=True)[: self._most_suspects]
+        return self.alert or self._in_flood or sum(gains) > 2 * self._takeover.fresh.margin
+
     def see(self, look: Look, *, can_return: bool) -> Decision | None:
         """Bet on a look; the decision that it leads to, if any."""
         self.looks += 1

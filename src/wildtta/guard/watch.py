@@ -145,7 +145,7 @@ class Watch:
         self._finish_look(engine)
         self.judge.images += len(logits)
         usual = self.guard.shadow
-        self._queue.share = usual if self._resting else share_of(usual, self._age, suspicious=self.judge.suspicious)
+        self._queue.share = usual if self._resting else share_of(usual, self._age, alert=self.judge.alert)
         self._queue.add(images if engine.inputs is None else engine.inputs, probabilities(logits))
         if len(self._queue) >= self.guard.sample:
             self._look(engine)
@@ -198,7 +198,8 @@ class Watch:
         # Whole samples: few shapes suit the kernels.
         latest = self._queue.take(len(self._queue) // self.guard.sample * self.guard.sample)
         enough = len(self._memory) >= 2 * self.guard.sample
-        known = self._memory.draw(min(len(latest), len(self._memory))) if enough and not self._resting else []
+        ask = enough and self.judge.asks_memory and not self._resting
+        known = self._memory.draw(min(len(latest), len(self._memory))) if ask else []
         newcomers = self._memory.newcomers(self.judge.images - self._looked, len(latest))
         self._looked = self.judge.images
         self._pending = Comparison.of(engine, self._shadow, self._present, latest, known, newcomers)

@@ -15,7 +15,7 @@ from wildtta.methods.options import POSITIVE, SHARE, option
 from wildtta.methods.registry import register
 from wildtta.methods.sar2.method import SAR2
 from wildtta.methods.sar2.redundancy import Normalisation
-from wildtta.methods.steady.evidence import no_evidence, weighed
+from wildtta.methods.steady.evidence import classes_seen, no_evidence, rising, weighed
 from wildtta.methods.steady.stream_statistics import answer_of, no_statistics
 from wildtta.network.output import logits_of
 from wildtta.step.loop import Selection
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _LARGEST_CAP = 0.3
 _WINDOW_PER_CLASS, _SMALLEST_WINDOW = 5, 1000
+_FLOOD = (2.0, 4.0)
+"""Classes among the last 256 samples up to which they say nothing about a shift, and from which on they do."""
 _EPSILON = 2.5e-8
 """Keeps the bounded gradient finite where it is 0."""
 
@@ -199,8 +201,18 @@ class Steady(SAR2):
             return theta
         assert engine.source is not None
         # The same share per 64 samples, whether they come together or one by one.
-        kept = (1 - self.source_pull) ** engine.batch_share
+        kept = (1 - self.source_pull) ** (engine.batch_share * self._telling(engine))
         return theta + (1 - kept) * (engine.source - theta)  # exactly the source where nothing was learned
+
+    def _telling(self, engine: Engine) -> Tensor | float:
+        """How far the last samples can tell whether there still is a shift, in [0, 1]: those of one class or grey cannot.
+
+        Their mean is not trusted and they get one answer. A stream that is clean again shows many classes.
+        """
+        if not self.evidence:
+            return 1.0
+        memory = engine.memory
+        return torch.maximum(memory["recent_trust"], rising(classes_seen(memory["present"]), _FLOOD))
 
     def remember(self, engine: Engine, first: Output, selection: Selection, allowed: Tensor) -> None:
         super().remember(engine, first, selection, allowed)
