@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from wildtta.guard.appearance import alike
 from wildtta.guard.audit import Audit, look_facts
 from wildtta.guard.comparison import Comparison, Present
 from wildtta.guard.evidence import probabilities
@@ -53,6 +54,8 @@ class Watch:
         self._shadow = Shadow(network, learning) if shadow is None else shadow
         # Those that share a shadow are many, and recordings cost memory.
         self._present = Present(recorded=shadow is None)
+        # A fleet keeps the methods' states elsewhere.
+        self._lends = shadow is None
         self._queue = Queue(guard.shadow, draw)
         self._memory = Memory(guard.memory, draw)
         self._snapshots = Snapshots(_SNAPSHOTS, _APART)
@@ -203,6 +206,15 @@ class Watch:
         newcomers = self._memory.newcomers(self.judge.images - self._looked, len(latest))
         self._looked = self.judge.images
         self._pending = Comparison.of(engine, self._shadow, self._present, latest, known, newcomers)
+        if enough and self._lends and self.guard.act:
+            self._lend_memory(engine, self._pending.appearances)
+
+    def _lend_memory(self, engine: Engine, latest: Tensor) -> None:
+        """Tell the method what is remembered of the stream."""
+        kept = [one for one in self._memory if one.appearance is not None and one.appearance.shape == latest.shape[1:]]
+        if kept:
+            looks = torch.stack([one.appearance for one in kept if one.appearance is not None])
+            engine.method.reviewed(engine, torch.stack([one.probabilities for one in kept]), alike(looks, latest))
 
     def _finish_look(self, engine: Engine) -> None:
         """Read the numbers of the last look, judge them, act."""

@@ -111,6 +111,10 @@ class Method:
         """
         return engine.batch_statistics
 
+    def reviewed(self, engine: Engine, probabilities: Tensor, alike: Tensor) -> None:
+        """A guard remembers samples of the stream: what the source answers to them, [m, C], and how far each looks like
+        the latest ones, [m] in [0, 1]. A method may change its own state by that."""
+
     def why_silent(self, engine: Engine) -> str | None:
         """Why nothing has been learned for long, and what to do: the end of a warning. None: it rests as it should."""
         return (

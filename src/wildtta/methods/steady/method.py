@@ -17,6 +17,7 @@ from wildtta.methods.sar2.method import SAR2
 from wildtta.methods.sar2.redundancy import Normalisation
 from wildtta.methods.steady.evidence import classes_seen, no_evidence, rising, weighed
 from wildtta.methods.steady.stream_statistics import answer_of, no_statistics
+from wildtta.methods.steady.support import faded, supported
 from wildtta.network.output import logits_of
 from wildtta.step.loop import Selection
 from wildtta.step.report import Answer, Output
@@ -141,6 +142,7 @@ class Steady(SAR2):
         classes = engine.network.classes
         if self.evidence:
             state |= no_evidence(classes, dtype=engine.dtype, device=engine.device)
+            state["support"] = torch.ones((), dtype=engine.dtype, device=engine.device)
         if self.class_cap is not None:
             state["class_shares"] = torch.full((classes,), 1 / classes, dtype=engine.dtype, device=engine.device)
         return state
@@ -149,7 +151,7 @@ class Steady(SAR2):
         if engine.norms:
             return {}
         shown = super().observed(engine)
-        return {**shown, "strength": engine.memory["strength"]} if self.evidence else shown
+        return {**shown, "strength": self._strength(engine)} if self.evidence else shown
 
     # -- BatchNorm networks ------------------------------------------------------------------------------------------------
 
@@ -175,13 +177,22 @@ class Steady(SAR2):
         return not engine.norms and super().recordable(engine)
 
     def at_rest(self, engine: Engine) -> Tensor | None:
-        return ~(engine.memory["strength"] > 0) if self.evidence and not engine.norms else None
+        return ~(self._strength(engine) > 0) if self.evidence and not engine.norms else None
+
+    def _strength(self, engine: Engine) -> Tensor:
+        """That of the evidence, as far as a memory of the stream agrees."""
+        return torch.minimum(engine.memory["strength"], engine.memory["support"])
+
+    def reviewed(self, engine: Engine, probabilities: Tensor, alike: Tensor) -> None:
+        if self.evidence and not engine.norms:
+            engine.memory["support"].copy_(supported(probabilities, alike))
 
     def answered(self, engine: Engine, output: Output) -> Output:
         if not self.evidence:
             return output
         # What the network returned, not ``output.logits``: a sample that is not finite has none.
-        return output.answering(logits_of(output.raw) - engine.memory["shift"])
+        agreed = (engine.memory["support"] / engine.memory["strength"].clamp(min=1e-9)).clamp(max=1)
+        return output.answering(logits_of(output.raw) - agreed * engine.memory["shift"])
 
     def sample_losses(self, engine: Engine, output: Output, selection: Selection) -> Tensor:
         losses = super().sample_losses(engine, output, selection)
@@ -194,7 +205,7 @@ class Steady(SAR2):
         if self.gradient_bound is not None:
             longest = self.gradient_bound * engine.source_norm
             gradient = gradient * (longest / (gradient.norm() + _EPSILON)).clamp(max=1.0)
-        return gradient * engine.memory["strength"] if self.evidence else gradient
+        return gradient * self._strength(engine) if self.evidence else gradient
 
     def updated(self, engine: Engine, theta: Tensor) -> Tensor:
         if self.source_pull is None:
@@ -217,7 +228,9 @@ class Steady(SAR2):
     def remember(self, engine: Engine, first: Output, selection: Selection, allowed: Tensor) -> None:
         super().remember(engine, first, selection, allowed)
         if self.evidence:
-            engine.keep(allowed, weighed(engine.memory, first.logits.detach(), first.usable))
+            support = faded(engine.memory["support"], len(first.logits))
+            fresh = weighed(engine.memory, first.logits.detach(), first.usable)
+            engine.keep(allowed, {**fresh, "support": support})
         if self.class_cap is not None:
             fresh = followed_shares(engine.memory["class_shares"], first.labels, first.usable)
             engine.keep(allowed, {"class_shares": fresh})

@@ -54,7 +54,7 @@ _FEWEST_ANSWERED = 64
 """Samples that must have come before the classes count as seen."""
 _STRATA = 8
 """Of the source's entropy, from 0 to ln C."""
-_STRATUM_MEMORY = 8
+_STRATUM_MEMORY = 16
 """Samples of a stratum after which a gain counts 1/e."""
 _NO_GAIN_WORTH = 1
 """Samples of a stratum that "no gain" is worth."""
