@@ -21,8 +21,8 @@ class Answered:
 
     sample: Sample
     probabilities: Tensor
-    appearance: Tensor | None = None
-    """How it looks, [F], once remembered."""
+    looks: tuple[Tensor, Tensor] | None = None
+    """Kind and thumbnail, [F] each, once remembered."""
 
 
 class Queue:

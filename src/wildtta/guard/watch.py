@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from wildtta.guard.appearance import alike
+from wildtta.guard.appearance import alike, novelty
 from wildtta.guard.audit import Audit, look_facts
 from wildtta.guard.comparison import Comparison, Present
 from wildtta.guard.evidence import probabilities
@@ -25,6 +25,7 @@ from wildtta.guard.pace import START, share_of
 from wildtta.guard.scaling import scaled_step
 from wildtta.guard.shadow import Shadow
 from wildtta.guard.snapshots import Snapshot, Snapshots
+from wildtta.methods.base import Review
 from wildtta.network import Network
 from wildtta.step.engine import Engine
 from wildtta.step.report import Answer
@@ -207,14 +208,16 @@ class Watch:
         self._looked = self.judge.images
         self._pending = Comparison.of(engine, self._shadow, self._present, latest, known, newcomers)
         if enough and self._lends and self.guard.act:
-            self._lend_memory(engine, self._pending.appearances)
+            self._lend_memory(engine, self._pending)
 
-    def _lend_memory(self, engine: Engine, latest: Tensor) -> None:
+    def _lend_memory(self, engine: Engine, latest: Comparison) -> None:
         """Tell the method what is remembered of the stream."""
-        kept = [one for one in self._memory if one.appearance is not None and one.appearance.shape == latest.shape[1:]]
-        if kept:
-            looks = torch.stack([one.appearance for one in kept if one.appearance is not None])
-            engine.method.reviewed(engine, torch.stack([one.probabilities for one in kept]), alike(looks, latest))
+        shape = latest.kinds.shape[1:]
+        kept = [(one.probabilities, *one.looks) for one in self._memory if one.looks and one.looks[0].shape == shape]
+        if len(kept) > 1:
+            source, kinds, thumbnails = (torch.stack(column) for column in zip(*kept, strict=True))
+            new = novelty(thumbnails, latest.thumbnails)
+            engine.method.reviewed(engine, Review(source, alike(kinds, latest.kinds), new))
 
     def _finish_look(self, engine: Engine) -> None:
         """Read the numbers of the last look, judge them, act."""

@@ -51,12 +51,13 @@ def test_what_was_said_fades() -> None:
 
 def test_a_strength_without_support_moves_nothing() -> None:
     moved = []
-    for support in (1.0, 0.0):
+    for support, novelty in ((1.0, 1.0), (0.0, 1.0), (1.0, 0.0)):
         adapter = wildtta.adapt(build("gn_resnet"), "steady", warmup=1)
         memory = adapter.engine.memory
         memory["strength"].fill_(1.0)
         memory["support"].fill_(support)
+        memory["novelty"].fill_(novelty)
         adapter(images("gn_resnet", 64))
         moved.append(float(adapter.engine.distance()))
     assert moved[0] > 0
-    assert moved[1] == 0
+    assert moved[1:] == [0, 0]

@@ -39,6 +39,6 @@ def supported(probabilities: Tensor, alike: Tensor) -> Tensor:
     return torch.where(number >= _FEWEST, (clear / _FULL).clamp(max=1), torch.ones_like(clear))
 
 
-def faded(support: Tensor, samples: int) -> Tensor:
-    """``support`` after so many more samples: nobody has a say for ever."""
-    return 1 - (1 - support) * math.exp(-samples / _FADING)
+def faded(said: Tensor, samples: int) -> Tensor:
+    """What a memory ``said``, in [0, 1], after so many more samples: nobody has a say for ever."""
+    return 1 - (1 - said) * math.exp(-samples / _FADING)
