@@ -132,6 +132,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--networks", nargs="+", default=["resnet_gn"])
     parser.add_argument("--testbed", type=Path)
     parser.add_argument("--atlas", type=Path, help="masks of the glyphs, where no fonts are installed")
+    parser.add_argument("--shared", type=Path, help="folder in which processes leave each other images: made once")
     parser.add_argument("--methods", nargs="+", default=list(METHODS))
     parser.add_argument("--attacks", nargs="+", default=list(ATTACKS), choices=list(ATTACKS))
     parser.add_argument("--guard", nargs="+", default=["no", "yes"], choices=["no", "yes"])
@@ -185,12 +186,12 @@ def attack_runner(args: argparse.Namespace) -> Callable[[Task], list[Row]]:
 
     def opened(network: str) -> tuple[Pool, Pool]:
         if network not in pools:
-            ordinary = open_pool(
-                network, 2 * WARM_UP, args.device, testbed=args.testbed, part="source", seed=1, atlas=args.atlas
-            )
+            given = {"testbed": args.testbed, "atlas": args.atlas, "shared": args.shared}
+            ordinary = open_pool(network, 2 * WARM_UP, args.device, part="source", seed=1, **given)
+            ordinary.shared = None  # its images come in another order
             mixed = torch.randperm(len(ordinary.labels), generator=torch.Generator().manual_seed(0)).to(args.device)
             ordinary.images, ordinary.labels = ordinary.images[mixed], ordinary.labels[mixed]
-            scored = open_pool(network, args.scored, args.device, testbed=args.testbed, seed=2, atlas=args.atlas)
+            scored = open_pool(network, args.scored, args.device, seed=2, **given)
             pools[network] = ordinary, scored
         return pools[network]
 

@@ -12,11 +12,11 @@ predicted class over the last fifth, the guard's actions, and the deepest fall o
 adaptation before the first alarm.
 
 ``false-alarms`` runs the default method with a guard along benign streams (every scenario and corruption, severities 3 and 5)
-until there were so many batches. Where an alarm is raised the stream runs without the guard too; where none is, the guard
-changes no number (a test says so), so what is gained is kept.
+until there were so many batches. Streams of the first seed, and those with an alarm, run without the guard too: what is
+gained with and without it is compared there.
 
-``cost`` times a step of batch 64 of timm's networks without a guard, with one that never looks, and with the default, over
-the first 12,800 images (where it looks at every image, then at fewer and fewer) and after a million.
+``cost`` times a step of batch 64 of timm's networks that learns, without a guard, with one that never looks, and with the
+default, over the first 12,800 images (where it looks at every image, then at fewer and fewer) and after a million.
 
 ``streams --study`` takes the streams of a study's journals in which the method ended in one class:
 
@@ -41,6 +41,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,6 +53,7 @@ from side_by_side import results
 from study_collapses import collapses
 from wildtta.bench.journal import Journal
 from wildtta.corruptions import CORRUPTIONS
+from wildtta.streams import Domain
 
 FIFTEEN = tuple(CORRUPTIONS)[:15]
 COSTED = ("resnet50_gn", "vit_base_patch16_224")
@@ -96,7 +98,9 @@ class Pools:
     def of(self, setting: Setting) -> Pool:
         args, key = self._args, (setting.network, setting.split)
         if key not in self._open:
-            found = open_pool(setting.network, setting.pool, args.device, testbed=args.testbed, atlas=args.atlas)
+            found = open_pool(
+                setting.network, setting.pool, args.device, testbed=args.testbed, atlas=args.atlas, shared=args.shared
+            )
             self._open[key] = found.part(setting.split)
         return self._open[key]
 
@@ -110,7 +114,9 @@ def stream_runner(args: argparse.Namespace) -> Callable[[tuple[Setting, Row | No
         setting, known = task
         began = time.perf_counter()
         guard = wildtta.Guard(audit=args.audit, seed=setting.seed)
-        plain = None if many else known is None and not args.guarded_only
+        plain: bool | None = known is None and not args.guarded_only
+        if many and setting.seed != args.seeds[0]:
+            plain = None
         row = run_stream(pools.of(setting), setting, guard, plain=plain)
         if known is not None:
             metrics = known["metrics"]
@@ -125,6 +131,29 @@ def stream_runner(args: argparse.Namespace) -> Callable[[tuple[Setting, Row | No
     return run
 
 
+def image_maker(args: argparse.Namespace) -> Callable[[tuple[Setting, Domain]], None]:
+    """Makes corrupted images in one process and leaves them in the shared folder."""
+    pools = Pools(args)
+
+    def make(task: tuple[Setting, Domain]) -> None:
+        setting, domain = task
+        pools.of(setting).corrupted(domain.name, domain.severity or 0)
+
+    return make
+
+
+def make_shared_images(args: argparse.Namespace, chosen: list[Setting]) -> None:
+    """Every kind of image that the streams need, once, by all processes together."""
+    wanted = {}
+    for setting in chosen:
+        folder = setting.network.startswith("testbed:")
+        for name in setting.corruptions:
+            key = (folder, setting.pool, setting.split, name, setting.severity)
+            wanted[key] = (setting, Domain(name, setting.severity))
+    made = results(list(wanted.values()), image_maker, (args,), processes=args.processes, seconds=args.seconds)
+    print(f"{sum(1 for _ in made)} kinds of images", flush=True)
+
+
 def streams(args: argparse.Namespace, journal: Journal | None, say: Say) -> None:
     finished = set() if journal is None else journal.finished()
     wanted: list[tuple[Setting, Row | None]] = [(setting, None) for setting in settings(args)]
@@ -135,6 +164,8 @@ def streams(args: argparse.Namespace, journal: Journal | None, say: Say) -> None
             wanted = [(dataclasses.replace(task[0], images=min(cut, task[0].images)), task[1]) for task in wanted]
     tasks = [task for task in wanted if task[0].key not in finished]
     print(f"{len(wanted)} streams, {len(tasks)} of them to run", flush=True)
+    if args.shared is not None:
+        make_shared_images(args, [setting for setting, _ in tasks])
     for row in results(tasks, stream_runner, (args,), processes=args.processes, seconds=args.seconds):
         if args.picture is not None:
             draw_curves(row, args.picture)
@@ -148,6 +179,8 @@ def false_alarms(args: argparse.Namespace, journal: Journal | None, say: Say) ->
     random.Random(0).shuffle(chosen)
     batches = sum(known[setting.key]["batches"] for setting in chosen if setting.key in known)
     tasks = [(setting, None) for setting in chosen if setting.key not in known]
+    if args.shared is not None:
+        make_shared_images(args, chosen)
     found = results(tasks, stream_runner, (args,), processes=args.processes, seconds=args.seconds)
     while batches < args.batches and (row := next(found, None)) is not None:
         batches += row["batches"]
@@ -191,8 +224,11 @@ def benign_table(rows: list[Row]) -> str:
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for network, scenario in sorted({(row["cell"]["network"], row["cell"]["scenario"]) for row in rows}):
         own = [row for row in rows if (row["cell"]["network"], row["cell"]["scenario"]) == (network, scenario)]
-        gain = statistics.fmean(row["plain"]["accuracy"] - row["none"] for row in own)
-        kept = statistics.fmean(row["guarded"]["accuracy"] - row["none"] for row in own)
+        both = [row for row in own if "plain" in row]
+        gain, kept = (
+            statistics.fmean(row[which]["accuracy"] - row["none"] for row in both) if both else math.nan
+            for which in ("plain", "guarded")
+        )
         lines.append(
             f"| {network} | {scenario} | {len(own)} | {sum(row['batches'] for row in own):,} "
             f"| {sum(row['guarded']['looks'] for row in own):,} | {sum(row['guarded']['alarms'] for row in own)} "
@@ -207,8 +243,8 @@ def benign_table(rows: list[Row]) -> str:
 def tables(args: argparse.Namespace, journal: Journal | None, say: Say) -> None:
     if journal is None:
         raise SystemExit("tables needs --journal FILE")
-    rows = [row for row in journal.rows if "plain" in row]
-    if any(map(harmed, rows)):
+    rows = journal.rows
+    if any("plain" in row and harmed(row) for row in rows):
         print(stopped_table(rows))
     own = [row for row in rows if row["cell"]["method"] == args.method]
     print(benign_table(own) if own else f"no row of {args.method}")
@@ -257,13 +293,12 @@ def cost(args: argparse.Namespace, journal: Journal | None, say: Say) -> None:
         ):
             if args.seconds is not None and time.perf_counter() - began > args.seconds:
                 return
-            model = wildtta.adapt(
-                timm.create_model(network).to(args.device),
-                args.method,
-                precision=args.precision or "tf32",
-                guard=guard,
-                lr=1e-9,
-            )
+            # Steady without evidence learns from every batch: on random images it would rest.
+            options = {"evidence": False} if args.method == "steady" else {}
+            bare = timm.create_model(network).to(args.device).eval()
+            _vary_answers(bare, torch.cat(batches))
+            precision = args.precision or "tf32"
+            model = wildtta.adapt(bare, args.method, precision=precision, guard=guard, lr=1e-9, **options)
             if guard is not None:
                 model.guard.judge.images = age
             whole = guard is not None and age == 0 and guard.shadow > 1e-3
@@ -285,6 +320,12 @@ def cost(args: argparse.Namespace, journal: Journal | None, say: Say) -> None:
             del model
 
 
+@torch.no_grad()
+def _vary_answers(network: Any, images: Tensor) -> None:
+    """Take off the mean of the logits: a network without training gives one answer to all, which is a flood to a guard."""
+    network.get_classifier().bias -= torch.cat([network(part) for part in images.split(64)]).mean(0)
+
+
 def _timed(model: wildtta.Adapter, batch: Tensor) -> float:
     began = time.perf_counter()
     model(batch)
@@ -300,6 +341,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--networks", nargs="+", help="of the glyphs, or testbed:NAME; of timm for cost")
     parser.add_argument("--testbed", type=Path)
     parser.add_argument("--atlas", type=Path, help="masks of the glyphs, where no fonts are installed")
+    parser.add_argument("--shared", type=Path, help="folder in which processes leave each other images: made once")
     parser.add_argument("--pool", type=int, help="images to draw streams from (5,000; 3,000 for false-alarms)")
     parser.add_argument("--method", default="steady")
     parser.add_argument("--lr-scale", type=float, default=1.0)

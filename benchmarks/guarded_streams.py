@@ -158,7 +158,7 @@ def run_stream(pool: Pool, setting: Setting, guard: wildtta.Guard, *, plain: boo
         pool: images and network.
         setting: which stream, which method.
         guard: what watches.
-        plain: whether to run without the guard too; None: only after an alarm, as nothing differs before one.
+        plain: whether to run without the guard too; None: only after an alarm.
     """
     batches = StreamImages(pool, setting.stream(pool.labels.cpu().numpy()))
     source = batches.not_adapted()
@@ -191,6 +191,4 @@ def run_stream(pool: Pool, setting: Setting, guard: wildtta.Guard, *, plain: boo
         given = _answers(setting.adapter(pool, None), batches).argmax(1).numpy()
         row["plain"] = _summary(given, truth, none)
         row["curves"][setting.method] = curve(given == truth)
-    elif plain is None:
-        row["plain"] = {key: row["guarded"][key] for key in ("accuracy", "top_share", "collapsed", "deepest_fall")}
     return row

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import os
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,6 +24,20 @@ _AT_ONCE = 500
 """Images that are corrupted together."""
 
 
+def kept_in(file: Path | None, make: Callable[[], Tensor], device: str | torch.device) -> Tensor:
+    """The tensor of ``file``, or what ``make`` gives, which is then kept there for other processes."""
+    if file is None:
+        return make()
+    if not file.exists():
+        made = make()
+        file.parent.mkdir(parents=True, exist_ok=True)
+        own = file.with_suffix(f".{os.getpid()}")  # a file that is there is whole
+        torch.save(made.cpu(), own)
+        own.replace(file)
+        return made
+    return torch.load(file, map_location=device, weights_only=True)
+
+
 @dataclass
 class Pool:
     """Clean uint8 images with labels, and how a network takes them."""
@@ -33,6 +48,8 @@ class Pool:
     prepare: Callable[[Tensor], Tensor]
     index: npt.NDArray[np.int64] | None = None
     """Positions in the whole set, where this is a part of it: an image is corrupted in the same way in every part."""
+    shared: Path | None = None
+    """Beginning of the names of files that hold corrupted images for all processes."""
     _known: dict[tuple[str, int, int], Tensor] = field(default_factory=dict)
 
     def corrupted(self, corruption: str, severity: int, *, seed: int = 0) -> Tensor:
@@ -43,8 +60,13 @@ class Pool:
         if key not in self._known:
             index = np.arange(len(self.images)) if self.index is None else self.index
             parts = [slice(start, start + _AT_ONCE) for start in range(0, len(index), _AT_ONCE)]
-            found = [corrupt(self.images[part], corruption, severity, seed=seed, index=index[part]) for part in parts]
-            self._known[key] = torch.cat(found)
+
+            def made() -> Tensor:
+                return torch.cat(
+                    [corrupt(self.images[part], corruption, severity, seed=seed, index=index[part]) for part in parts]
+                )
+
+            self._known[key] = kept_in(_file(self.shared, f"{corruption}-{severity}-{seed}"), made, self.images.device)
         return self._known[key]
 
     def part(self, split: str) -> Pool:
@@ -53,7 +75,8 @@ class Pool:
             return self
         kept = split_positions(self.labels.cpu().numpy(), split)
         at = torch.from_numpy(kept).to(self.labels.device)
-        return Pool(self.build, self.images[at], self.labels[at], self.prepare, kept)
+        shared = None if self.shared is None else self.shared.with_name(f"{self.shared.name}-{split}")
+        return Pool(self.build, self.images[at], self.labels[at], self.prepare, kept, shared)
 
     def limits(self, epsilon: float) -> tuple[Tensor, Tensor, Tensor]:
         """Lowest and highest value of a pixel and ``epsilon`` (of 0 to 255) in the network's units, each [1, 3, 1, 1]."""
@@ -71,6 +94,7 @@ def open_pool(
     part: str = "val",
     seed: int = 0,
     atlas: Path | None = None,
+    shared: Path | None = None,
 ) -> Pool:
     """``number`` images for a network: ``resnet_gn`` and ``vit`` are the glyphs', ``testbed:NAME`` is one of the testbed.
 
@@ -82,11 +106,14 @@ def open_pool(
         part: the archive of the testbed, ``val`` or ``source``.
         seed: of the glyphs' images.
         atlas: file of the glyphs' masks (``wildtta train-glyphs --export-atlas``), where no fonts are installed.
+        shared: a folder in which processes leave images for each other, clean and corrupted: they are made once.
     """
     if name in NETWORKS:
         glyphs = Glyphs(number, seed=seed, atlas=None if atlas is None else load_atlas(atlas))
-        images = glyphs.images(np.arange(number)).to(device)
-        return Pool(lambda: network(name).to(device), images, torch.from_numpy(glyphs.labels).to(device), normalise)
+        own = None if shared is None else shared / f"glyphs-{number}-{seed}"
+        images = kept_in(_file(own, "clean"), lambda: glyphs.images(np.arange(number)), device).to(device)
+        labels = torch.from_numpy(glyphs.labels).to(device)
+        return Pool(lambda: network(name).to(device), images, labels, normalise, shared=own)
     if not name.startswith("testbed:") or testbed is None:
         known = ", ".join(NETWORKS)
         raise ValueError(f"expected a network of {known}, or testbed:NAME with --testbed FOLDER, got {name!r}")
@@ -97,7 +124,17 @@ def open_pool(
     spec.loader.exec_module(load)
     images, labels = _archive(testbed / f"{part}.zip", number)
     build = load.classifier
-    return Pool(lambda: build(name.split(":", 1)[1]).to(device), images.to(device), labels.to(device), load.preprocess)
+    return Pool(
+        lambda: build(name.split(":", 1)[1]).to(device),
+        images.to(device),
+        labels.to(device),
+        load.preprocess,
+        shared=None if shared is None else shared / f"{part}-{number}",
+    )
+
+
+def _file(shared: Path | None, name: str) -> Path | None:
+    return None if shared is None else shared.with_name(f"{shared.name}-{name}.pt")
 
 
 def _archive(path: Path, number: int) -> tuple[Tensor, Tensor]:

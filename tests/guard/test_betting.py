@@ -169,7 +169,8 @@ def _decisions(fresh: dict[str, float], remembered: dict[str, float], *, looks: 
     for look in range(100 + looks):
         judge.images += 320
         sides = (fresh, remembered) if look >= 100 else ({}, {})
-        decision = judge.see(Look(*(_compared(rng, **side) for side in sides), mixed=mixed), can_return=True)
+        known = _compared(rng, **sides[1]) if judge.asks_memory else Compared()
+        decision = judge.see(Look(_compared(rng, **sides[0]), known, mixed=mixed), can_return=True)
         assert decision is None or look >= 100
         found += [] if decision is None else [decision]
     return found
@@ -185,6 +186,16 @@ def test_what_shows_on_one_side_alone_is_no_harm(harm: dict[str, float]) -> None
     """A flood shows on the latest images, a shift that was followed on the remembered ones."""
     assert not _decisions(harm, {}, looks=100, mixed=False)
     assert not _decisions({}, harm, looks=100, mixed=True)
+
+
+def test_the_memory_is_asked_only_where_the_latest_images_give_reason() -> None:
+    rng, judge = np.random.default_rng(0), Judge(Ladder(0.01), 20)
+    asked = []
+    for look in range(200):
+        judge.see(Look(_compared(rng, lost=0.3 if look >= 100 else 0.0), Compared()), can_return=True)
+        asked.append(judge.asks_memory)
+    assert sum(asked[:100]) < 20
+    assert all(asked[110:])
 
 
 def test_where_a_batch_makes_the_answers_the_latest_images_count_alone() -> None:

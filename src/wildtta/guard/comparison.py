@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from wildtta.guard.appearance import kind, thumbnail
 from wildtta.guard.evidence import lost_certainty, lost_spread, probabilities
 from wildtta.guard.judge import Compared, Look
 from wildtta.guard.memory import Answered
@@ -89,6 +90,10 @@ class Comparison:
     """Samples that the memory may take in, with the source's probabilities."""
     levels: Tensor
     """How large each of them is."""
+    kinds: Tensor
+    """Of the latest samples, [n, F]."""
+    thumbnails: Tensor
+    """The same."""
 
     @classmethod
     def of(
@@ -107,9 +112,14 @@ class Comparison:
         if known:
             now = answers(lambda call: present.probabilities(engine, call), [one.sample for one in known])
             remembered = Side.of(torch.stack([one.probabilities for one in known]), now)
-        new = [Answered(one.sample, own.clone()) for one, own in zip(latest[:newcomers], source, strict=False)]
+        kinds, thumbnails = (answers(look, [one.sample for one in latest]) for look in (kind, thumbnail))
+        new = [
+            Answered(one.sample, own.clone(), (kinds[place].clone(), thumbnails[place].clone()))
+            for place, (one, own) in enumerate(zip(latest[:newcomers], source, strict=False))
+        ]
         sizes = [levels(one.sample.call) if isinstance(one.sample.call, Tensor) else source.new_zeros(1) for one in new]
-        return cls(fresh, remembered, engine.distance(), new, torch.cat([source.new_zeros(0), *sizes]))
+        found = torch.cat([source.new_zeros(0), *sizes])
+        return cls(fresh, remembered, engine.distance(), new, found, kinds, thumbnails)
 
     def read(self, engine: Engine) -> tuple[Look, list[Answered]]:
         """The numbers, in one transfer, and the samples to remember: an odd one would spoil the others' BatchNorm."""

@@ -104,6 +104,11 @@ class Gains:
         """What each class gained, as a share of the images; those that gained nothing are left out."""
         return {c: gain / self._total for c, gain in self._gains.items() if gain > 0}
 
+    def largest(self, number: int) -> tuple[int, ...]:
+        """The ``number`` classes that gained most."""
+        shares = self.shares()
+        return tuple(sorted(shares, key=shares.__getitem__, reverse=True)[:number])
+
     def given_by_source(self, c: int) -> float:
         """The share of the images to which the source gives ``c``."""
         return self._source.get(c, 0.0) / max(self._total, 1e-12)

@@ -160,6 +160,8 @@ class Judge:
             "labels": self._labels,
         }
         self._gained, self._gained_again = Gains(), Gains()
+        self._asked = False
+        """Whether the last look was at remembered images too."""
         self._latest: deque[tuple[int, int]] = deque(maxlen=_FLOOD)
         self.looks = 0
         self.images = 0
@@ -175,6 +177,22 @@ class Judge:
         """Whether any test suspects something at present."""
         return any(test.suspects for test in self.tests.values())
 
+    @property
+    def alert(self) -> bool:
+        """Whether more of the latest images are worth a look: they come close to speaking against a null."""
+        both = (self._spread, self._certainty, self._takeover)
+        return self.suspicious or any(test.fresh.suspects for test in both)
+
+    @property
+    def asks_memory(self) -> bool:
+        """Whether the latest images show anything that remembered ones could confirm: else nobody needs to ask these.
+
+        It follows from the past alone, so that the bets stay fair. A few classes that gain more than the margin on the
+        latest images are reason enough.
+        """
+        gained = sum(self._gained.shares()[c] for c in self._gained.largest(self._most_suspects))
+        return self.alert or self._in_flood or gained > self._takeover.fresh.margin
+
     def see(self, look: Look, *, can_return: bool) -> Decision | None:
         """Bet on a look; the decision that it leads to, if any."""
         self.looks += 1
@@ -189,6 +207,7 @@ class Judge:
         self._takeover.observe(taken, taken_again, in_flood=flood)
         if look.mixed:
             self._statistics.observe(look.fresh.certainty)
+        self._asked = bool(again.source)
         self._latest.extend(zip(fresh.source, fresh.adapted, strict=True))
         for seen, gains in ((fresh, self._gained), (again, self._gained_again)):
             for source, adapted in zip(seen.source, seen.adapted, strict=True):
@@ -205,8 +224,10 @@ class Judge:
 
     @property
     def suspects(self) -> tuple[int, ...]:
-        """The classes that are bet on in the next look."""
-        return gained_on_both(self._gained, self._gained_again, self._most_suspects)
+        """The classes that are bet on in the next look: those that gained on both sides, as far as both were asked."""
+        if self._asked:
+            return gained_on_both(self._gained, self._gained_again, self._most_suspects)
+        return self._gained.largest(self._most_suspects)
 
     def see_labels(
         self, source: Sequence[int], adapted: Sequence[int], labels: Sequence[int], *, can_return: bool

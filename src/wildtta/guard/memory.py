@@ -7,7 +7,7 @@ attacker wrote: the chance is the guard's own. They stay on the network's device
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -21,6 +21,8 @@ class Answered:
 
     sample: Sample
     probabilities: Tensor
+    looks: tuple[Tensor, Tensor] | None = None
+    """Kind and thumbnail, [F] each, once remembered."""
 
 
 class Queue:
@@ -86,6 +88,9 @@ class Memory:
                 self._kept.append(answered)
             else:
                 self._kept[self._draw.randrange(self.size)] = answered
+
+    def __iter__(self) -> Iterator[Answered]:
+        return iter(self._kept)
 
     def draw(self, number: int) -> list[Answered]:
         """A random part of it, in random order."""

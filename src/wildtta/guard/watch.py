@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from wildtta.guard.appearance import alike, novelty
 from wildtta.guard.audit import Audit, look_facts
 from wildtta.guard.comparison import Comparison, Present
 from wildtta.guard.evidence import probabilities
@@ -24,6 +25,7 @@ from wildtta.guard.pace import START, share_of
 from wildtta.guard.scaling import scaled_step
 from wildtta.guard.shadow import Shadow
 from wildtta.guard.snapshots import Snapshot, Snapshots
+from wildtta.methods.base import Review
 from wildtta.network import Network
 from wildtta.step.engine import Engine
 from wildtta.step.report import Answer
@@ -53,6 +55,8 @@ class Watch:
         self._shadow = Shadow(network, learning) if shadow is None else shadow
         # Those that share a shadow are many, and recordings cost memory.
         self._present = Present(recorded=shadow is None)
+        # A fleet keeps the methods' states elsewhere.
+        self._lends = shadow is None
         self._queue = Queue(guard.shadow, draw)
         self._memory = Memory(guard.memory, draw)
         self._snapshots = Snapshots(_SNAPSHOTS, _APART)
@@ -145,7 +149,7 @@ class Watch:
         self._finish_look(engine)
         self.judge.images += len(logits)
         usual = self.guard.shadow
-        self._queue.share = usual if self._resting else share_of(usual, self._age, suspicious=self.judge.suspicious)
+        self._queue.share = usual if self._resting else share_of(usual, self._age, alert=self.judge.alert)
         self._queue.add(images if engine.inputs is None else engine.inputs, probabilities(logits))
         if len(self._queue) >= self.guard.sample:
             self._look(engine)
@@ -198,10 +202,22 @@ class Watch:
         # Whole samples: few shapes suit the kernels.
         latest = self._queue.take(len(self._queue) // self.guard.sample * self.guard.sample)
         enough = len(self._memory) >= 2 * self.guard.sample
-        known = self._memory.draw(min(len(latest), len(self._memory))) if enough and not self._resting else []
+        ask = enough and self.judge.asks_memory and not self._resting
+        known = self._memory.draw(min(len(latest), len(self._memory))) if ask else []
         newcomers = self._memory.newcomers(self.judge.images - self._looked, len(latest))
         self._looked = self.judge.images
         self._pending = Comparison.of(engine, self._shadow, self._present, latest, known, newcomers)
+        if enough and self._lends and self.guard.act:
+            self._lend_memory(engine, self._pending)
+
+    def _lend_memory(self, engine: Engine, latest: Comparison) -> None:
+        """Tell the method what is remembered of the stream."""
+        shape = latest.kinds.shape[1:]
+        kept = [(one.probabilities, *one.looks) for one in self._memory if one.looks and one.looks[0].shape == shape]
+        if len(kept) > 1:
+            source, kinds, thumbnails = (torch.stack(column) for column in zip(*kept, strict=True))
+            new = novelty(thumbnails, latest.thumbnails)
+            engine.method.reviewed(engine, Review(source, alike(kinds, latest.kinds), new))
 
     def _finish_look(self, engine: Engine) -> None:
         """Read the numbers of the last look, judge them, act."""

@@ -23,6 +23,18 @@ Rates = dict[str, tuple[float, float]]
 """Family of a network to the learning rates at batch sizes 1 and 64."""
 
 
+@dataclass(frozen=True)
+class Review:
+    """What a guard's memory of a stream says about its latest samples."""
+
+    probabilities: Tensor
+    """The source network's answers to remembered samples, [m, C]."""
+    alike: Tensor
+    """How far each of these is of the kind of the latest ones, [m] in [0, 1]."""
+    novelty: Tensor
+    """0 where the latest samples only repeat each other, 1 where they differ as remembered ones do."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Method:
     """A test-time adaptation method: hyper-parameters as fields, behaviour as hooks that the adapter calls."""
@@ -112,6 +124,9 @@ class Method:
         Needed where samples see each other in an answer, or in an update that no mask is part of.
         """
         return engine.batch_statistics
+
+    def reviewed(self, engine: Engine, review: Review) -> None:
+        """A guard remembers some of the stream: a method may change its own state by that."""
 
     def why_silent(self, engine: Engine) -> str | None:
         """Why nothing has been learned for long, and what to do: the end of a warning. None: it rests as it should."""

@@ -134,6 +134,19 @@ def test_roids_weight_ensembling_is_the_same_in_every_step() -> None:
     assert torch.allclose(held, 0.9 * free + 0.1 * source, rtol=0, atol=1e-14)
 
 
+@pytest.mark.parametrize(("trust", "classes", "kept"), [(0.0, 1, 1.0), (0.0, 3, 0.9**0.5), (0.0, 9, 0.9), (1.0, 1, 0.9)])
+def test_the_pull_rests_while_samples_of_one_class_tell_nothing(trust: float, classes: int, kept: float) -> None:
+    adapter = wildtta.adapt(build("ln_mlp", dtype=torch.float64), "steady", source_pull=0.1)
+    engine = adapter.engine
+    source = engine.learnables.vector()
+    engine.learnables.assign(source + 0.01)
+    engine.memory["recent_trust"].fill_(trust)
+    engine.memory["present"][:classes] = 1.0
+    engine.memory["strength"].zero_()
+    adapter(images("ln_mlp", 64, dtype=torch.float64))
+    torch.testing.assert_close(engine.learnables.vector(), source + kept * 0.01, rtol=0, atol=1e-12)
+
+
 def test_the_pull_bounds_an_endless_run() -> None:
     """With a constant gradient g the weights stop at lr·g·w/(1−w) from the source; without a pull they go on for ever."""
     distances = {}

@@ -9,7 +9,14 @@ import torch
 from torch import Tensor, nn
 
 import wildtta
-from wildtta.methods.steady.stream_statistics import blended, change, share_of_stream
+from wildtta.methods.steady.stream_statistics import (
+    STATE,
+    advantage,
+    blended,
+    change,
+    followed_gains,
+    share_of_stream,
+)
 
 CLASSES = 4
 
@@ -95,6 +102,34 @@ def test_the_share_falls_with_depth_unless_the_classes_were_seen() -> None:
     samples, depth = torch.tensor(48.0), torch.tensor([0.0, 0.75])
     shares = [share_of_stream(samples, depth, torch.tensor(trust)).tolist() for trust in (0.0, 0.5, 1.0)]
     assert shares == [pytest.approx(row) for row in ([0.75, 0.1875], [0.75, 0.46875], [0.75, 0.75])]
+
+
+def test_a_run_of_uncertain_samples_does_not_decide_for_the_others() -> None:
+    """Half of the samples are certain and lose 0.02, half are not and gain 0.03: 0.005 together. Then come those alone."""
+    state = {name: torch.zeros(8 if size == "stratum" else (), dtype=torch.float64) for name, size in STATE.items()}
+    certain, uncertain = torch.full((32,), 0.2, dtype=torch.float64), torch.full((32,), 0.7, dtype=torch.float64)
+    for _ in range(30):
+        before, after = torch.cat([certain, uncertain]), torch.cat([certain + 0.02, uncertain - 0.03])
+        state = followed_gains(state, before, after, 64)
+    assert float(advantage(state)) == pytest.approx(0.005, abs=2e-3)
+    for _ in range(60):
+        state = followed_gains(state, uncertain, uncertain - 0.03, 32)
+    assert float(advantage(state)) < 0.015
+    assert float(state["strata_mix"].sum()) == pytest.approx(1)
+
+
+def test_the_samples_of_a_batch_of_one_count_as_those_of_a_large_one() -> None:
+    draws = torch.Generator().manual_seed(0)
+    before = torch.rand(640, generator=draws, dtype=torch.float64)
+    after = before - 0.1 * before.square()
+    found = []
+    for size in (1, 64):
+        state = {name: torch.zeros(8 if kind == "stratum" else (), dtype=torch.float64) for name, kind in STATE.items()}
+        for one, two in zip(before.split(size), after.split(size), strict=True):
+            state = followed_gains(state, one, two, size)
+        found.append(float(advantage(state)))
+    assert found[0] == pytest.approx(found[1], rel=0.05)
+    assert found[0] == pytest.approx(0.1 / 3, rel=0.15)
 
 
 def test_a_change_is_measured_in_units_of_the_spread_between_samples() -> None:

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from wildtta.methods.base import BatchStatistics, answer_with
+from wildtta.methods.base import BatchStatistics, Review, answer_with
 from wildtta.methods.gradient import Recovery
 from wildtta.methods.losses import mean_row
 from wildtta.methods.options import POSITIVE, SHARE, option
 from wildtta.methods.registry import register
 from wildtta.methods.sar2.method import SAR2
 from wildtta.methods.sar2.redundancy import Normalisation
-from wildtta.methods.steady.evidence import no_evidence, weighed
+from wildtta.methods.steady.evidence import classes_seen, no_evidence, rising, weighed
 from wildtta.methods.steady.stream_statistics import answer_of, no_statistics
+from wildtta.methods.steady.support import faded, supported
 from wildtta.network.output import logits_of
 from wildtta.step.loop import Selection
 from wildtta.step.report import Answer, Output
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 
 _LARGEST_CAP = 0.3
 _WINDOW_PER_CLASS, _SMALLEST_WINDOW = 5, 1000
+_FLOOD = (2.0, 4.0)
+"""Classes among the last 256 samples up to which they say nothing about a shift, and from which on they do."""
+_REVIEWED = ("support", "novelty")
+"""What a guard's memory says; 1 without a guard."""
 _EPSILON = 2.5e-8
 """Keeps the bounded gradient finite where it is 0."""
 
@@ -79,13 +84,17 @@ class Steady(SAR2):
       learning rate. R is over columns on every network, and ζ is a tenth of the classes (at least 10, at most half of them).
     - The gradient is at most b = 0.045 times as long as the source weights (``gradient_bound``).
     - After every 64 samples the weights go p = 4 % of the way back to the source (``source_pull``), also at
-      rest. This is ROID's weight ensembling (https://arxiv.org/abs/2306.00650).
+      rest, but not while the samples are of one class. This is ROID's weight ensembling
+      (https://arxiv.org/abs/2306.00650).
     - No class weighs more than ten times its even share in the entropy term (``class_cap``).
     - No recovery: its 0.2 nats are the normal entropy of a network with few classes.
 
     **BatchNorm networks** learn nothing by gradients. They are normalised by the stream's moments where those make them
     more certain, in the first layers most, and forget them when the inputs change
     (``methods/steady/stream_statistics.py``): two passes, no backward.
+
+    With a guard, what it remembers of the stream has a say: a is at most what remembered samples of the same kind
+    agree with, and samples that only repeat each other change nothing (``methods/steady/support.py``).
 
     The measurements are in docs/results/no-harm.md.
     """
@@ -152,6 +161,7 @@ class Steady(SAR2):
         classes = engine.network.classes
         if self.evidence:
             state |= no_evidence(classes, dtype=engine.dtype, device=engine.device)
+            state |= {name: torch.ones((), dtype=engine.dtype, device=engine.device) for name in _REVIEWED}
         if self.class_cap is not None:
             state["class_shares"] = torch.full((classes,), 1 / classes, dtype=engine.dtype, device=engine.device)
         return state
@@ -160,7 +170,7 @@ class Steady(SAR2):
         if engine.norms:
             return {}
         shown = super().observed(engine)
-        return {**shown, "strength": engine.memory["strength"]} if self.evidence else shown
+        return {**shown, "strength": self._strength(engine)} if self.evidence else shown
 
     # -- BatchNorm networks ------------------------------------------------------------------------------------------------
 
@@ -186,13 +196,24 @@ class Steady(SAR2):
         return not engine.norms and super().recordable(engine)
 
     def at_rest(self, engine: Engine) -> Tensor | None:
-        return ~(engine.memory["strength"] > 0) if self.evidence and not engine.norms else None
+        return ~(self._strength(engine) > 0) if self.evidence and not engine.norms else None
+
+    def _strength(self, engine: Engine) -> Tensor:
+        """That of the evidence, as far as a memory of the stream agrees and the samples are anything new."""
+        memory = engine.memory
+        return torch.minimum(memory["strength"], memory["support"]) * memory["novelty"]
+
+    def reviewed(self, engine: Engine, review: Review) -> None:
+        if self.evidence and not engine.norms:
+            engine.memory["support"].copy_(supported(review.probabilities, review.alike))
+            engine.memory["novelty"].copy_(review.novelty)
 
     def answered(self, engine: Engine, output: Output) -> Output:
         if not self.evidence:
             return output
         # What the network returned, not ``output.logits``: a sample that is not finite has none.
-        return output.answering(logits_of(output.raw) - engine.memory["shift"])
+        agreed = (engine.memory["support"] / engine.memory["strength"].clamp(min=1e-9)).clamp(max=1)
+        return output.answering(logits_of(output.raw) - agreed * engine.memory["shift"])
 
     def sample_losses(self, engine: Engine, output: Output, selection: Selection) -> Tensor:
         losses = super().sample_losses(engine, output, selection)
@@ -205,20 +226,34 @@ class Steady(SAR2):
         if self.gradient_bound is not None:
             longest = self.gradient_bound * engine.source_norm
             gradient = gradient * (longest / (gradient.norm() + _EPSILON)).clamp(max=1.0)
-        return gradient * engine.memory["strength"] if self.evidence else gradient
+        return gradient * self._strength(engine) if self.evidence else gradient
 
     def updated(self, engine: Engine, theta: Tensor) -> Tensor:
         if self.source_pull is None:
             return theta
         assert engine.source is not None
         # The same share per 64 samples, whether they come together or one by one.
-        kept = (1 - self.source_pull) ** engine.batch_share
+        kept = (1 - self.source_pull) ** (engine.batch_share * self._telling(engine))
         return theta + (1 - kept) * (engine.source - theta)  # exactly the source where nothing was learned
+
+    def _telling(self, engine: Engine) -> Tensor | float:
+        """How far the last samples can tell whether there still is a shift, in [0, 1].
+
+        Those of one class cannot: their mean is not trusted and they get one answer. (A stream that is clean again shows
+        many classes.) Nor can those that repeat each other.
+        """
+        if not self.evidence:
+            return 1.0
+        memory = engine.memory
+        classes = rising(classes_seen(memory["present"]), _FLOOD)
+        return torch.maximum(memory["recent_trust"], classes) * memory["novelty"]
 
     def remember(self, engine: Engine, first: Output, selection: Selection, allowed: Tensor) -> None:
         super().remember(engine, first, selection, allowed)
         if self.evidence:
-            engine.keep(allowed, weighed(engine.memory, first.logits.detach(), first.usable))
+            evidence = weighed(engine.memory, first.logits.detach(), first.usable)
+            review = {name: faded(engine.memory[name], len(first.logits)) for name in _REVIEWED}
+            engine.keep(allowed, evidence | review)
         if self.class_cap is not None:
             fresh = followed_shares(engine.memory["class_shares"], first.labels, first.usable)
             engine.keep(allowed, {"class_shares": fresh})

@@ -20,7 +20,12 @@ less than one such unit, most corruptions by several:
     e² = mean_c (x̄_c − m_c)² / s_c²,    n ← n / (1 + e⁴)    for every 64 samples
 
 **Certainty.** Whether the network is better so, its own entropy tells: nothing was trained to lower it. It answers with the
-stream's moments while they have made it more certain over the last samples, and with the source's otherwise.
+stream's moments while they make it more certain, and with the source's otherwise. Samples that the source is uncertain of
+gain by nearly any other moments (regression to the mean), so that a run of them would decide for all: somebody who sends
+again what was answered wrongly sends just these. So the gain g is measured apart for samples of like certainty, over the
+last ones of each stratum h, and weighed by how often they come in the long run, f:
+
+    advantage = Σ_h f_h g_h / Σ_h f_h
 """
 
 from __future__ import annotations
@@ -45,8 +50,16 @@ _MEMORY = 1000
 """Samples after which what was seen of the stream counts 1/e."""
 _LAST_MEMORY = 32
 """The same for the last samples, which a change is seen by; so many must have come before one is looked for."""
-_CHOICE_MEMORY = 64
-"""The same for the comparison of the two answers; so many must have come before the classes count as seen."""
+_FEWEST_ANSWERED = 64
+"""Samples that must have come before the classes count as seen."""
+_STRATA = 8
+"""Of the source's entropy, from 0 to ln C."""
+_STRATUM_MEMORY = 16
+"""Samples of a stratum after which a gain counts 1/e."""
+_NO_GAIN_WORTH = 1
+"""Samples of a stratum that "no gain" is worth."""
+_FIRST_MIX, _MIX_MEMORY = 1024, 8192
+"""The strata's frequencies are those of the first samples, and follow the later ones slowly: these count 1/e after so many."""
 _SMALLEST_ADVANTAGE = 0.01
 """Entropy in units of ln C by which the stream's moments must be more certain."""
 
@@ -54,22 +67,25 @@ STATE = {
     "stream_mean": "channel",
     "stream_square": "channel",
     "stream_samples": "one",
-    "stream_advantage": "one",
+    "gain_sum": "stratum",
+    "gain_samples": "stratum",
+    "strata_mix": "stratum",
+    "mix_samples": "one",
     "first_sum": "first",
     "first_square": "first",
     "last_sum": "first",
     "last_samples": "one",
     "answered": "class",
 }
-"""What is kept, and per what: all layers' channels, the first layer's (mean and log variance), the classes, or once."""
+"""What is kept, and per what: all layers' channels, the first layer's (mean and log variance), classes, strata, or once."""
 State = dict[str, Tensor]
 
 
 def no_statistics(norms: NormStatistics, classes: int) -> State:
     """The state before the first batch."""
     mean, _ = norms.source()
-    sizes = {"channel": mean.shape, "first": (2 * norms.first_channels,), "class": (classes,), "one": ()}
-    return {name: mean.new_zeros(sizes[size]) for name, size in STATE.items()}
+    sizes = {"channel": mean.shape, "first": (2 * norms.first_channels,), "class": (classes,), "stratum": (_STRATA,)}
+    return {name: mean.new_zeros(sizes.get(size, ())) for name, size in STATE.items()}
 
 
 def change(last: Tensor, stream: Moments, samples: tuple[Tensor, Tensor]) -> Tensor:
@@ -92,6 +108,31 @@ def blended(sums: Moments, samples: Tensor, source: Moments, share: Tensor) -> M
     mean, square = (value / samples.clamp(min=1e-9) for value in sums)
     variance = (square - mean.square()).clamp(min=0)
     return source[0] + share * (mean - source[0]), source[1] + share * (variance - source[1])
+
+
+def followed_gains(state: State, before: Tensor, after: Tensor, images: int) -> State:
+    """``state`` with the gains of a batch of so many ``images``, from its answers' entropies ``before`` and ``after`` [N].
+
+    Entropies are in units of ln C; several answers of an image share its one.
+    """
+    strata = (before * _STRATA).long().clamp(0, _STRATA - 1)
+    kinds = torch.nn.functional.one_hot(strata, _STRATA).to(before.dtype) * (images / len(before))
+    counts = kinds.sum(0)
+    fading = (-counts / _STRATUM_MEMORY).exp()
+    samples = state["mix_samples"] + images
+    pace = torch.minimum(1 / samples, _FIRST_MIX / samples.square()).clamp(min=1 / _MIX_MEMORY)
+    return state | {
+        "gain_sum": fading * state["gain_sum"] + kinds.T @ (before - after),
+        "gain_samples": fading * state["gain_samples"] + counts,
+        "strata_mix": state["strata_mix"].lerp(counts / images, (images * pace).clamp(max=1)),
+        "mix_samples": samples,
+    }
+
+
+def advantage(state: State) -> Tensor:
+    """Σ f g / Σ f: what the stream's moments gain in certainty over the long-run mix of samples, in units of ln C."""
+    gains = state["gain_sum"] / (state["gain_samples"] + _NO_GAIN_WORTH)
+    return (state["strata_mix"] * gains).sum() / state["strata_mix"].sum().clamp(min=1e-9)
 
 
 def answer_of(engine: Engine, images: Tensor, *, learning: bool) -> tuple[Output, State]:
@@ -117,11 +158,11 @@ def answer_of(engine: Engine, images: Tensor, *, learning: bool) -> tuple[Output
     with engine.normalised_by(rule):
         adapted = engine.forward(images, grad=False)
     if learning:
-        gain = (entropy(plain.logits) - entropy(adapted.logits)).mean() / math.log(engine.network.classes)
-        advantage = state["stream_advantage"]
-        advantage = advantage.lerp(gain.to(advantage.dtype), 1 - math.exp(-len(images) / _CHOICE_MEMORY))
-        state |= {"stream_mean": means, "stream_square": squares, "stream_advantage": advantage}
-    logits = torch.where(state["stream_advantage"] > _SMALLEST_ADVANTAGE, adapted.logits, plain.logits)
+        before, after = (
+            entropy(output.logits).to(means.dtype) / math.log(engine.network.classes) for output in (plain, adapted)
+        )
+        state = followed_gains(state | {"stream_mean": means, "stream_square": squares}, before, after, len(images))
+    logits = torch.where(advantage(state) > _SMALLEST_ADVANTAGE, adapted.logits, plain.logits)
     if learning:
         state["answered"] = _counted(state["answered"], logits, len(images))
     return plain.answering(logits), state
@@ -130,7 +171,7 @@ def answer_of(engine: Engine, images: Tensor, *, learning: bool) -> tuple[Output
 def _trust(state: State) -> Tensor:
     """t: trust in the classes answered so far, 0 before 64 samples."""
     answered = state["answered"]
-    return classes_trusted(answered) * (answered.sum() >= _CHOICE_MEMORY - 1e-3)
+    return classes_trusted(answered) * (answered.sum() >= _FEWEST_ANSWERED - 1e-3)
 
 
 def _followed(state: State, first: Tensor) -> State:
@@ -144,8 +185,10 @@ def _followed(state: State, first: Tensor) -> State:
     variance = state["first_square"] / samples - mean.square()
     moved = change(last_sum / last_samples, (mean, variance), (last_samples, samples))
     moved = moved * (samples >= _LAST_MEMORY)
-    keep = math.exp(-number / _MEMORY) * (1 + moved.square()).pow(-min(1.0, number / 64))
+    unchanged = (1 + moved.square()).pow(-min(1.0, number / 64))
+    keep = math.exp(-number / _MEMORY) * unchanged
     return state | {
+        **{name: unchanged * state[name] for name in ("gain_sum", "gain_samples", "mix_samples")},
         "stream_mean": keep * state["stream_mean"],
         "stream_square": keep * state["stream_square"],
         "stream_samples": keep * state["stream_samples"] + number,
