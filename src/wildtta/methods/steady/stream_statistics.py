@@ -169,9 +169,13 @@ def answer_of(engine: Engine, images: Tensor, *, learning: bool) -> tuple[Output
 
 
 def _trust(state: State) -> Tensor:
-    """t: trust in the classes answered so far, 0 before 64 samples."""
+    """t: trust in the classes answered so far, 0 before 64 samples; the less, the fewer classes there are.
+
+    With two classes the errors on one alone are answers of the other, and both look as if they had been there.
+    """
     answered = state["answered"]
-    return classes_trusted(answered) * (answered.sum() >= _FEWEST_ANSWERED - 1e-3)
+    known = (len(answered) - 2) / max(1, len(answered) - 1)
+    return known * classes_trusted(answered) * (answered.sum() >= _FEWEST_ANSWERED - 1e-3)
 
 
 def _followed(state: State, first: Tensor) -> State:
