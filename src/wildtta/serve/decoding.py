@@ -14,8 +14,10 @@ import torch
 from wildtta.data.errors import BrokenImage, DataError
 from wildtta.data.image_files import decode
 from wildtta.data.preprocessing import InputProtocol
+from wildtta.serve.json_array import array_of, shape_of
 from wildtta.serve.npy import MAGIC, Array, read_header
 from wildtta.serve.refusal import Refusal
+from wildtta.serve.settings import MIB
 
 _PNG, _JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
 _FORMATS = "a PNG or JPEG file, an .npy array or a JSON object with 'images'"
@@ -29,6 +31,8 @@ class Decoder:
     size: int
     most_pixels: int
     most_images: int
+    most_json: int = 4 * MIB
+    """Bytes of a body in JSON: as Python's objects it is about twenty times as large, and nobody else runs meanwhile."""
 
     def __call__(self, body: bytes) -> Array:
         if not body:
@@ -63,6 +67,8 @@ class Decoder:
         return header.array(body)
 
     def _json(self, body: bytes) -> Array:
+        if len(body) > self.most_json:
+            raise Refusal(413, f"JSON of {len(body):,} bytes; at most {self.most_json:,} are taken, send an .npy array")
         try:
             told = json.loads(body)
         except (ValueError, RecursionError) as error:
@@ -71,16 +77,14 @@ class Decoder:
         values = told.get("images") if isinstance(told, dict) else told
         if not isinstance(values, list):
             raise Refusal(422, "expected a JSON object with a list 'images': [n][3][height][width]")
+        shape = shape_of(values)
+        self._check_shape(shape)
         try:
-            array = np.array(values)
-        # Lists of unequal lengths, numbers beyond every type, lists nested too deeply.
-        except (ValueError, OverflowError, RecursionError, TypeError) as error:
-            raise Refusal(422, "'images' is no regular array; expected [n][3][height][width]") from error
-        if array.dtype.kind not in "iuf":
-            raise Refusal(422, f"expected numbers in 'images', got {array.dtype.name}")
-        self._check_shape(array.shape)
+            array = array_of(values, shape)
+        except ValueError as error:
+            raise Refusal(422, str(error)) from error
         if normalised:
-            return array.astype(np.float32)
+            return array.astype(np.float64)
         if array.dtype.kind == "f" or array.min() < 0 or array.max() > 255:
             raise Refusal(
                 422,
