@@ -28,6 +28,7 @@ from wildtta.serve.decoding import Decoder
 from wildtta.serve.logs import log
 from wildtta.serve.metrics import Metrics
 from wildtta.serve.refusal import Refusal
+from wildtta.serve.room import Place, Room
 from wildtta.serve.schema import ANSWERS, IMAGES, TITLE, Health, Prediction, TenantStatus
 from wildtta.serve.settings import Settings
 
@@ -54,6 +55,7 @@ def build_app(settings: Settings, backend: Backend) -> FastAPI:
     """The application: what is decoded and refused here never reaches a replica."""
     app = FastAPI(title=TITLE, version=wildtta.__version__, docs_url=None, redoc_url=None)
     limits, tokens, metrics = settings.limits, Tokens(settings.tokens), Metrics()
+    room = Room(limits.flight)
     decoder = Decoder(settings.protocol, settings.size, limits.pixels, limits.images)
     if settings.hosts is not None:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(settings.hosts))
@@ -99,10 +101,13 @@ def build_app(settings: Settings, backend: Backend) -> FastAPI:
         if request_id is not None and not _ID.fullmatch(request_id):
             raise Refusal(400, "X-Request-Id: expected 1 to 128 printable ASCII characters without spaces")
         chosen = request_id or uuid.uuid4().hex
-        body = await _body(request, limits.body)
-        # In a thread: a large JSON body takes a while, and others should not wait for it.
-        images = await asyncio.to_thread(decoder, body)
-        logits = await backend.answer(tenant, chosen, images, learn)
+        with room.place(tenant) as place:
+            body = await _body(request, limits.body, place)
+            # In a thread: a large picture takes a while, and others should not wait for it.
+            images = await asyncio.to_thread(decoder, body)
+            del body
+            place.hold(images.nbytes)
+            logits = await backend.answer(tenant, chosen, images, learn)
         headers = {"X-Request-Id": chosen}
         if "application/x-npy" in accept:
             return Response(as_npy(logits, output), media_type="application/x-npy", headers=headers)
@@ -185,7 +190,9 @@ def build_app(settings: Settings, backend: Backend) -> FastAPI:
     async def healthz() -> Response:
         found = await backend.health()
         well = all(replica is not None and replica["alive"] for replica in found)
-        alarms = [replica["alarm"] for replica in found if replica is not None and replica["alarm"]]
+        # Anybody may ask for this: why is told on the page, with names of tenants and files.
+        failing = [index for index, replica in enumerate(found) if replica is not None and replica["alarm"]]
+        alarms = [f"replica {index}: states cannot be saved, learning is paused" for index in failing]
         missing = [index for index, replica in enumerate(found) if replica is None or not replica["alive"]]
         told = {"status": "ok" if well else "a replica does not answer", "missing": missing, "alarms": alarms}
         return JSONResponse(told, 200 if well else 503)
@@ -207,7 +214,7 @@ def build_app(settings: Settings, backend: Backend) -> FastAPI:
     return app
 
 
-async def _body(request: Request, most: int) -> bytes:
+async def _body(request: Request, most: int, place: Place) -> bytes:
     """The body, unless it is larger than the limit: what is too much is not kept."""
     too_large = Refusal(413, f"the body is larger than {most:,} bytes")
     if (told := request.headers.get("content-length", "")).isdecimal() and int(told) > most:
@@ -219,6 +226,7 @@ async def _body(request: Request, most: int) -> bytes:
             held += len(part)
             if held > most:
                 raise too_large
+            place.hold(held)
             parts.append(part)
         return b"".join(parts)
 
