@@ -141,6 +141,31 @@ def test_refusals_are_json_with_a_reason(
         assert len(json.loads(content)["error"]) > 5
 
 
+def test_nobody_is_two_tenants_at_once(closed: str) -> None:
+    alice = f"Bearer {TOKENS['alice']}"
+    for path, method in (
+        ("/v1/tenants/alice/predict", "POST"),
+        ("/v1/tenants/alice", "GET"),
+        ("/v1/tenants/alice/reset", "POST"),
+    ):
+        assert send(closed, path, b"x", method, Authorization=alice, X_Tenant="bob")[0] == 400
+    body = b"x"
+    for name, values in (
+        ("X-Tenant", ("alice", "bob")),
+        ("X-Request-Id", ("1", "2")),
+        ("Authorization", (alice, alice)),
+    ):
+        place = urlsplit(closed)
+        connection = http.client.HTTPConnection(str(place.hostname), place.port, timeout=30)
+        connection.putrequest("POST", "/v1/predict")
+        for value in values:
+            connection.putheader(name, value)
+        connection.putheader("Content-Length", str(len(body)))
+        connection.endheaders(body)
+        assert connection.getresponse().status == 400
+        connection.close()
+
+
 def test_a_body_without_a_length_is_cut_off_at_the_limit(address: str) -> None:
     place = urlsplit(address)
     connection = http.client.HTTPConnection(str(place.hostname), place.port, timeout=30)

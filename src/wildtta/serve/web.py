@@ -65,6 +65,7 @@ def build_app(settings: Settings, backend: Backend) -> FastAPI:
         began = time.monotonic()
         try:
             _refuse_foreign_pages(request)
+            _refuse_ambiguous_callers(request)
             response = await call_next(request)
         except Refusal as refusal:
             response = _refused(refusal)
@@ -76,7 +77,8 @@ def build_app(settings: Settings, backend: Backend) -> FastAPI:
         seconds = time.monotonic() - began
         metrics.count(route, response.status_code, seconds)
         facts: dict[str, Any] = {"route": route, "status": response.status_code, "ms": round(1000 * seconds, 1)}
-        log("request", level=logging.DEBUG, tenant=request.headers.get("x-tenant"), **facts)
+        tenant = request.scope.get("path_params", {}).get("tenant", request.headers.get("x-tenant"))
+        log("request", level=logging.DEBUG, tenant=tenant, **facts)
         response.headers["X-Content-Type-Options"] = "nosniff"
         return response
 
@@ -94,10 +96,18 @@ def build_app(settings: Settings, backend: Backend) -> FastAPI:
     async def unknown(request: Request, error: HTTPException) -> Response:
         return JSONResponse({"error": f"{error.detail}; /openapi.json tells what there is"}, error.status_code)
 
+    def check_tenant(request: Request, tenant: str, token: str | None) -> None:
+        """Whether the caller may act for a tenant; the header and the path must not tell two."""
+        tokens.check(tenant_name(tenant), token)
+        if request.headers.get("x-tenant", tenant) != tenant:
+            raise Refusal(
+                400, f"the path tells the tenant {tenant!r}, the header X-Tenant another one; send one of them"
+            )
+
     async def answered(
         request: Request, tenant: str, request_id: str | None, token: str | None, output: str, learn: bool, accept: str
     ) -> Response:
-        tokens.check(tenant_name(tenant), token)
+        check_tenant(request, tenant, token)
         if request_id is not None and not _ID.fullmatch(request_id):
             raise Refusal(400, "X-Request-Id: expected 1 to 128 printable ASCII characters without spaces")
         chosen = request_id or uuid.uuid4().hex
@@ -150,8 +160,8 @@ def build_app(settings: Settings, backend: Backend) -> FastAPI:
         responses={**ANSWERS, 200: {"model": TenantStatus}},
         tags=["tenants"],
     )
-    async def act(tenant: TenantPath, verb: Verb, authorization: Token = None) -> Response:
-        tokens.check(tenant_name(tenant), authorization)
+    async def act(request: Request, tenant: TenantPath, verb: Verb, authorization: Token = None) -> Response:
+        check_tenant(request, tenant, authorization)
         return JSONResponse(await backend.act(tenant, verb))
 
     @app.get(
@@ -160,8 +170,8 @@ def build_app(settings: Settings, backend: Backend) -> FastAPI:
         responses={**ANSWERS, 200: {"model": TenantStatus}},
         tags=["tenants"],
     )
-    async def one(tenant: TenantPath, since: Since = 0.0, authorization: Token = None) -> Response:
-        tokens.check(tenant_name(tenant), authorization)
+    async def one(request: Request, tenant: TenantPath, since: Since = 0.0, authorization: Token = None) -> Response:
+        check_tenant(request, tenant, authorization)
         for replica in await backend.status([tenant], since):
             if tenant in replica["tenants"]:
                 return JSONResponse(replica["tenants"][tenant])
@@ -221,14 +231,14 @@ async def _body(request: Request, most: int, place: Place) -> bytes:
         raise too_large
 
     async def read() -> bytes:
-        parts, held = [], 0
+        # One block that grows: thousands of small parts would leave memory behind that cannot be given back.
+        body = bytearray()
         async for part in request.stream():
-            held += len(part)
-            if held > most:
+            if len(body) + len(part) > most:
                 raise too_large
-            place.hold(held)
-            parts.append(part)
-        return b"".join(parts)
+            place.hold(len(body) + len(part))
+            body += part
+        return bytes(body)
 
     try:
         return await asyncio.wait_for(read(), _SLOWEST_BODY)
@@ -247,6 +257,13 @@ def _refuse_foreign_pages(request: Request) -> None:
         same = False
     if not same:
         raise Refusal(403, "requests from pages of other origins are refused")
+
+
+def _refuse_ambiguous_callers(request: Request) -> None:
+    """Of two headers a proxy before the service may look at one, and the service at the other."""
+    for name in ("x-tenant", "x-request-id", "authorization"):
+        if len(request.headers.getlist(name)) > 1:
+            raise Refusal(400, f"the header {name.title()} came twice; send it once")
 
 
 def _refused(refusal: Refusal) -> Response:
