@@ -15,7 +15,8 @@ from wildtta.serve.refusal import Refusal
 class Room:
     """Bytes for the requests of all tenants. Where they are used up, those go on that hold less than an equal share.
 
-    Used by one event loop, so that nothing has to be locked.
+    So nobody is locked out by another. k tenants, each with as much as it can get, hold 1 + 1/2 + … + 1/k times the room:
+    with invented names it grows with the logarithm of their number. Used by one event loop, so that nothing is locked.
     """
 
     def __init__(self, most: int) -> None:
