@@ -64,8 +64,12 @@ def damaged_jpeg(draw: Draw) -> Sent:
 
 
 def odd_picture(draw: Draw) -> Sent:
-    """Whole pictures of sizes and modes that were not asked for."""
+    """Whole pictures of sizes and modes that were not asked for, and one with thousands of scans."""
     file = io.BytesIO()
+    if draw.random() < 0.1:
+        Image.new("RGB", (2000, 2000)).save(file, "JPEG", progressive=True)
+        whole = file.getvalue()
+        return _predict(whole[:-2] + 5000 * whole[whole.rfind(b"\xff\xda") : -2] + whole[-2:])
     mode, size = (
         str(draw.choice(["1", "L", "P", "RGBA", "I;16"])),
         (int(draw.integers(1, 90)), int(draw.integers(1, 90))),

@@ -140,6 +140,24 @@ def test_a_text_among_numbers_is_not_made_room_for() -> None:
     tracemalloc.stop()
 
 
+def test_pictures_that_keep_a_decoder_busy_are_refused() -> None:
+    """Many scans over one image, many profiles to unpack: seconds for each kilobyte. Ordinary ones of both are read."""
+    file = io.BytesIO()
+    Image.fromarray(PIXELS[0].transpose(1, 2, 0)).save(file, "JPEG", progressive=True, icc_profile=bytes(100))
+    whole = file.getvalue()
+    assert DECODER(whole).shape == (1, 3, 32, 32)
+    last = whole[whole.rfind(b"\xff\xda") : -2]
+    busy = whole[:-2] + last * 200 + whole[-2:]
+    assert "scans" in refused(busy).text
+    file = io.BytesIO()
+    Image.fromarray(PIXELS[0].transpose(1, 2, 0)).save(file, "PNG", icc_profile=bytes(100))
+    whole = file.getvalue()
+    assert np.array_equal(DECODER(whole)[0], PIXELS[0])
+    start = whole.index(b"iCCP") - 4
+    stop = start + 12 + int.from_bytes(whole[start : start + 4], "big")
+    assert "profile" in refused(whole[:stop] + whole[start:stop] * 50 + whole[stop:]).text
+
+
 def test_json_has_a_limit_of_its_own() -> None:
     body = json.dumps({"images": PIXELS.tolist()}).encode()
     small = replace(DECODER, most_json=len(body) - 1)

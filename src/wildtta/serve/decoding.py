@@ -20,6 +20,10 @@ from wildtta.serve.refusal import Refusal
 from wildtta.serve.settings import MIB
 
 _PNG, _JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
+_SCAN, _MOST_SCANS = b"\xff\xda", 100
+"""Of a JPEG: a progressive one has about ten. Each goes over the whole image, however few bytes it has."""
+_PROFILE = b"iCCP"
+"""Of a PNG: the one chunk that may be given once, and is unpacked as often as it comes."""
 _FORMATS = "a PNG or JPEG file, an .npy array or a JSON object with 'images'"
 
 
@@ -48,6 +52,7 @@ class Decoder:
     # -- formats ---------------------------------------------------------------------------------------------------------
 
     def _picture(self, body: bytes) -> Array:
+        _refuse_work(body)
         try:
             image: Array = decode(body, "the body", most_pixels=self.most_pixels, formats=("PNG", "JPEG")).numpy()
         except BrokenImage as error:
@@ -136,3 +141,11 @@ class Decoder:
         if fitted.shape[-2:] != (self.size, self.size):
             raise Refusal(422, f"expected images of {self.size} × {self.size} pixels, got {height} × {width}")
         return np.ascontiguousarray(fitted.numpy())
+
+
+def _refuse_work(body: bytes) -> None:
+    """Pictures whose few bytes keep a decoder busy: 300,000 scans fit into 16 MiB and take most of an hour."""
+    if body.startswith(_JPEG) and (scans := body.count(_SCAN)) > _MOST_SCANS:
+        raise Refusal(422, f"a JPEG of {scans:,} scans; at most {_MOST_SCANS} are decoded")
+    if body.startswith(_PNG) and body.count(_PROFILE) > 1:
+        raise Refusal(422, "a PNG with more than one colour profile")
