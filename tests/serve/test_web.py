@@ -200,6 +200,7 @@ def test_bodies_that_come_slowly_leave_room_for_others(tmp_path: Path) -> None:
                 break
         else:
             pytest.fail("the room of connections that were closed is not given back")
+    assert "Traceback" not in (tmp_path / "log.jsonl").read_text(), "who goes away must not fill the disk"
 
 
 def test_strangers_are_not_told_why_states_cannot_be_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
