@@ -64,8 +64,12 @@ def damaged_jpeg(draw: Draw) -> Sent:
 
 
 def odd_picture(draw: Draw) -> Sent:
-    """Whole pictures of sizes and modes that were not asked for."""
+    """Whole pictures of sizes and modes that were not asked for, and one with thousands of scans."""
     file = io.BytesIO()
+    if draw.random() < 0.1:
+        Image.new("RGB", (2000, 2000)).save(file, "JPEG", progressive=True)
+        whole = file.getvalue()
+        return _predict(whole[:-2] + 5000 * whole[whole.rfind(b"\xff\xda") : -2] + whole[-2:])
     mode, size = (
         str(draw.choice(["1", "L", "P", "RGBA", "I;16"])),
         (int(draw.integers(1, 90)), int(draw.integers(1, 90))),
@@ -87,6 +91,7 @@ def npy(draw: Draw) -> Sent:
         lambda: _saved(np.full((1, 3, 32, 32), draw.choice([np.nan, np.inf, -np.inf]))),
         lambda: _saved(draw.integers(0, 256, draw.integers(0, 6, int(draw.integers(1, 6))), dtype=np.uint8)),
         lambda: _damaged(draw, _saved(np.zeros((1, 3, 32, 32), np.uint8))),
+        lambda: _npy_bytes((" " * 1300).join(["{'descr': '|u1'", "'fortran_order': False", "'shape': (1,)", "x"])),
     ]
     return _predict(kinds[int(draw.integers(len(kinds)))]())
 
@@ -98,8 +103,11 @@ def _saved(array: Any) -> bytes:
 
 
 def _npy_header(kind: str, shape: str) -> bytes:
-    text = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}".encode()
-    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + bytes(100)
+    return _npy_bytes(f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}")
+
+
+def _npy_bytes(header: str) -> bytes:
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + bytes(100)
 
 
 def odd_json(draw: Draw) -> Sent:
@@ -117,6 +125,9 @@ def odd_json(draw: Draw) -> Sent:
         json.dumps({"images": np.full((3, 32, 32), 1e300).tolist(), "normalised": True}),
         '{"images": [[[NaN]]], "normalised": true}',
         '{"images": [true, false]}',
+        # As numpy's texts these would be 12 gigabytes.
+        json.dumps({"images": [[["a" * 1_000_000, *[0] * 31]] + [[0] * 32] * 31] + [[[0] * 32] * 32] * 2}),
+        '{"images": [' + "[]," * 300_000 + "[]]}",
         "{'images': []}",
         '{"images": []}',
         "\ufeff{}",

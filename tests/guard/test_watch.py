@@ -205,6 +205,19 @@ def test_a_trial_that_is_passed_ends_in_learning_with_what_it_learned(monkeypatc
     assert float(model.last.distance) > 0
 
 
+def test_the_latest_decisions_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A guard runs for months."""
+    monkeypatch.setattr("wildtta.guard.watch._DECISIONS", 3)
+    model = wildtta.adapt(build("gn_resnet"), "tent", lr=1e-4, guard=SMALL)
+    _force(model, monkeypatch, Rung.SLOW)
+    for batch in batches("gn_resnet", 40, 8):
+        model(batch)
+    watch = model.guard
+    assert watch.decided > 3
+    assert len(watch.decisions) == 3
+    assert watch.decisions[-1].look == watch.judge.looks
+
+
 def test_slow_is_a_quarter_of_the_step() -> None:
     batch = batches("gn_resnet", 1, 8)[0]
     moves = []

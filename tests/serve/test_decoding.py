@@ -7,6 +7,7 @@ import json
 import struct
 import tracemalloc
 import zlib
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -103,6 +104,12 @@ def test_a_protocol_with_a_size_resizes_and_crops() -> None:
         (b'{"images": [[["a"]]]}', 422),
         (json.dumps({"images": np.full((3, 32, 32), 256).tolist()}).encode(), 422),
         (json.dumps({"images": [[[10**400]]]}).encode(), 422),
+        (json.dumps({"images": np.full((3, 32, 32), 10**400, object).tolist(), "normalised": True}).encode(), 422),
+        (json.dumps({"images": np.full((3, 32, 32), True).tolist()}).encode(), 422),
+        (json.dumps({"images": np.full((3, 32, 32), "12").tolist()}).encode(), 422),
+        (json.dumps({"images": [[[1, 2]], [[1, 2]], [[1]]]}).encode(), 422),
+        (json.dumps({"images": [[[1, 2]], [[1, 2]], 3]}).encode(), 422),
+        (json.dumps({"images": np.zeros((1, 1, 1, 1, 1, 3, 1, 1), int).tolist()}).encode(), 422),
     ],
 )
 def test_what_is_refused_says_why(body: bytes, status: int) -> None:
@@ -120,6 +127,49 @@ def test_promises_allocate_nothing() -> None:
         refused(body)
     assert tracemalloc.get_traced_memory()[1] < 2_000_000 + 900 * 1100 * 4
     tracemalloc.stop()
+
+
+def test_a_text_among_numbers_is_not_made_room_for() -> None:
+    """numpy makes texts of all of them, as long as the longest: here twelve gigabytes."""
+    values = np.zeros((3, 32, 32), int).tolist()
+    values[0][0][0] = "a" * 1_000_000
+    body = json.dumps({"images": values}).encode()
+    tracemalloc.start()
+    assert refused(body).status == 422
+    assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    tracemalloc.stop()
+
+
+def test_pictures_that_keep_a_decoder_busy_are_refused() -> None:
+    """Many scans over one image, many profiles to unpack: seconds for each kilobyte. Ordinary ones of both are read."""
+    file = io.BytesIO()
+    Image.fromarray(PIXELS[0].transpose(1, 2, 0)).save(file, "JPEG", progressive=True, icc_profile=bytes(100))
+    whole = file.getvalue()
+    assert DECODER(whole).shape == (1, 3, 32, 32)
+    last = whole[whole.rfind(b"\xff\xda") : -2]
+    busy = whole[:-2] + last * 200 + whole[-2:]
+    assert "scans" in refused(busy).text
+    file = io.BytesIO()
+    Image.fromarray(PIXELS[0].transpose(1, 2, 0)).save(file, "PNG", icc_profile=bytes(100))
+    whole = file.getvalue()
+    assert np.array_equal(DECODER(whole)[0], PIXELS[0])
+    start = whole.index(b"iCCP") - 4
+    stop = start + 12 + int.from_bytes(whole[start : start + 4], "big")
+    assert "profile" in refused(whole[:stop] + whole[start:stop] * 50 + whole[stop:]).text
+
+
+def test_json_has_a_limit_of_its_own() -> None:
+    body = json.dumps({"images": PIXELS.tolist()}).encode()
+    small = replace(DECODER, most_json=len(body) - 1)
+    assert refused(body, small).status == 413
+    assert small(npy(PIXELS)).shape == PIXELS.shape
+
+
+def test_blanks_in_a_header_cost_no_time() -> None:
+    """Where every blank fits two places of the pattern, these take minutes, in which the whole process stands still."""
+    blanks = " " * 1300
+    header = f"{{'descr': '|u1'{blanks}'fortran_order': False{blanks}'shape': (1,){blanks}x".encode()
+    assert refused(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header).status == 422
 
 
 def test_many_threads_read_arrays_at_once() -> None:

@@ -44,6 +44,13 @@ def test_entropy_and_the_share_of_the_top_class() -> None:
     assert history.top_class == np.bincount(last).argmax()
 
 
+def test_infinite_answers_have_a_finite_entropy() -> None:
+    """JSON has no NaN: one of them would keep the whole status from being told."""
+    infinite = np.array([[np.inf, -np.inf, 0.0], [np.nan, np.nan, np.nan]], np.float32)
+    assert mean_entropy(infinite[:1]) == 0
+    assert mean_entropy(infinite[1:]) == pytest.approx(np.log(3))
+
+
 class Disk:
     """Something to save to, which may be full."""
 

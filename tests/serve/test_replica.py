@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
 
 import numpy as np
 import pytest
@@ -16,6 +19,7 @@ from wildtta.glyphs import network
 from wildtta.glyphs.networks import normalise
 from wildtta.serve.record import read_record
 from wildtta.serve.refusal import Refusal
+from wildtta.step.state_file import read_state
 
 
 def test_answers_are_the_fleets_on_the_recorded_groups(tmp_path: Path) -> None:
@@ -125,6 +129,60 @@ def test_tenants_are_limited(tmp_path: Path) -> None:
         with pytest.raises(Refusal) as refused:
             ask(replica, "c", "1", glyphs(1))
         assert refused.value.status == 403
+    assert "Traceback" not in (tmp_path / "log.jsonl").read_text(), "whoever is refused must not fill the disk"
+    with replica_of(replace(settings, limits=replace(settings.limits, tenants=2))) as replica:
+        with pytest.raises(Refusal):
+            ask(replica, "c", "1", glyphs(1))
+        ask(replica, "b", "2", glyphs(1))
+
+
+@pytest.mark.parametrize(("active", "resident"), [(1, 2), (8, 1)])
+def test_tenants_that_left_the_memory_before_they_were_saved_are_saved(
+    tmp_path: Path, active: int, resident: int
+) -> None:
+    settings = settings_for(tmp_path, active=active, resident=resident, wait=0.2, save_seconds=0.3, save_steps=1000)
+    with replica_of(settings) as replica:
+        for answer in [replica.submit(tenant, "1", glyphs(1)) for tenant in "abcdef"]:
+            assert answer.result(60).shape == (1, 200)
+        until = time.monotonic() + 20
+        while len(list(tmp_path.rglob("*.stream"))) < 6 and time.monotonic() < until:
+            time.sleep(0.1)
+        assert replica.facts()["alive"]
+        for tenant in "abcdef":
+            ask(replica, tenant, "2", glyphs(1))
+    assert [read_state(file)[1]["host_steps"] for file in tmp_path.rglob("*.stream")] == [2] * 6
+
+
+def test_what_a_replica_holds_does_not_grow_with_the_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Objects that can be reached from it, counted: what is kept of every request shows as one or more each."""
+    monkeypatch.setattr("wildtta.serve.history._MOST_POINTS", 4)
+    guard = wildtta.Guard(shadow=1.0, sample=8, memory=16)
+    settings = settings_for(tmp_path, guarded=True, guard=guard, remembered=16, kept_answers=2**19)
+    images = glyphs(8)
+    with replica_of(settings) as replica:
+
+        def held_after(requests: range) -> int:
+            for number in requests:
+                ask(replica, "a", str(number), images)
+            told(replica, "a")
+            return reachable(replica)
+
+        before = held_after(range(130))  # windows of the last 1,000 images are full
+        after = held_after(range(130, 230))
+        assert after - before < 50, f"{after - before} objects more after 100 requests"
+        assert replica.facts()["kept_answers"] <= 2**19 / 16
+
+
+def reachable(root: object) -> int:
+    """Objects that are reached from one through attributes and containers; what is shared by everybody is left out."""
+    shared = (type, ModuleType, FunctionType, BuiltinFunctionType, CodeType, FrameType, threading.Thread)
+    seen, waiting = {id(root)}, [root]
+    while waiting:
+        for found in gc.get_referents(waiting.pop()):
+            if id(found) not in seen and not isinstance(found, shared):
+                seen.add(id(found))
+                waiting.append(found)
+    return len(seen)
 
 
 def test_a_failure_to_learn_costs_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,15 +58,52 @@ def test_the_log_stays_small_and_keeps_the_latest(tmp_path: Path) -> None:
     assert all(f"a{call}" in again for call in range(491, 501))
 
 
+def test_a_line_that_a_power_cut_damaged_costs_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "t.ids"
+    filled(path, 5)
+    lines = path.read_bytes().splitlines(keepends=True)
+    for damage in (bytes(20) + b"\n", b"7\n", b"{}\n", b'{"call": null, "ids": []}\n'):
+        path.write_bytes(b"".join([*lines[:3], damage, lines[4]]))
+        again = LearnedIds(path, most=100, calls=5)
+        assert [f"a{call}" in again for call in range(1, 6)] == [True, True, True, False, True]
+        again.add(6, ["c6"])
+        assert damage not in path.read_bytes()
+        assert "c6" in LearnedIds(path, most=100, calls=6)
+
+
 def test_answers_are_kept_within_their_bytes() -> None:
-    answers = Answers(most_bytes=10 * 800)
+    answers = Answers(most_bytes=16 * 10 * (1024 + 800))
     for number in range(50):
-        answers.put(("t", str(number)), b"f", np.full((1, 200), number, np.float32))
-    assert len(answers) == 10
-    assert answers.get(("t", "39")) is None
-    found = answers.get(("t", "49"))
+        answers.put("t", str(number), b"f", np.full((1, 200), number, np.float32))
+    assert len(answers) == 10, "a sixteenth for one tenant"
+    assert answers.get("t", "39") is None
+    found = answers.get("t", "49")
     assert found is not None
     assert found[1][0, 0] == 49
+
+
+def test_small_answers_count_with_what_holds_them() -> None:
+    answers = Answers(most_bytes=2**20)
+    for number in range(5000):
+        answers.put(f"t{number % 100}", str(number), b"f", np.zeros((1, 2), np.float32))
+    assert len(answers) <= 1024
+    assert answers.held <= 2**20
+
+
+def test_a_tenant_that_asks_much_takes_no_answer_of_others() -> None:
+    answers = Answers(most_bytes=2**20)
+    answers.put("quiet", "1", b"f", np.zeros((1, 2), np.float32))
+    for number in range(5000):
+        answers.put("loud", str(number), b"f", np.zeros((8, 200), np.float32))
+    assert answers.get("quiet", "1") is not None
+
+
+def test_an_answer_that_is_given_again_counts_once() -> None:
+    answers = Answers(most_bytes=2**20)
+    for _ in range(3):
+        answers.put("t", "1", b"f", np.zeros((1, 200), np.float32))
+    assert len(answers) == 1
+    assert answers.held == 1024 + 800
 
 
 def test_a_digest_tells_images_apart() -> None:
@@ -75,3 +112,5 @@ def test_a_digest_tells_images_apart() -> None:
     other[0, 0, 0, 0] = 1
     assert digest(images) == digest(images.copy())
     assert digest(images) != digest(other)
+    four = np.zeros((4, 3, 4, 4), np.uint8)
+    assert digest(four) != digest(images.astype(np.float32)), "the same bytes, other images"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import io
 import json
 import re
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -138,6 +141,31 @@ def test_refusals_are_json_with_a_reason(
         assert len(json.loads(content)["error"]) > 5
 
 
+def test_nobody_is_two_tenants_at_once(closed: str) -> None:
+    alice = f"Bearer {TOKENS['alice']}"
+    for path, method in (
+        ("/v1/tenants/alice/predict", "POST"),
+        ("/v1/tenants/alice", "GET"),
+        ("/v1/tenants/alice/reset", "POST"),
+    ):
+        assert send(closed, path, b"x", method, Authorization=alice, X_Tenant="bob")[0] == 400
+    body = b"x"
+    for name, values in (
+        ("X-Tenant", ("alice", "bob")),
+        ("X-Request-Id", ("1", "2")),
+        ("Authorization", (alice, alice)),
+    ):
+        place = urlsplit(closed)
+        connection = http.client.HTTPConnection(str(place.hostname), place.port, timeout=30)
+        connection.putrequest("POST", "/v1/predict")
+        for value in values:
+            connection.putheader(name, value)
+        connection.putheader("Content-Length", str(len(body)))
+        connection.endheaders(body)
+        assert connection.getresponse().status == 400
+        connection.close()
+
+
 def test_a_body_without_a_length_is_cut_off_at_the_limit(address: str) -> None:
     place = urlsplit(address)
     connection = http.client.HTTPConnection(str(place.hostname), place.port, timeout=30)
@@ -148,6 +176,40 @@ def test_a_body_without_a_length_is_cut_off_at_the_limit(address: str) -> None:
     except ConnectionError:
         status = 413  # the service closed the connection while we were still sending
     assert status == 413
+
+
+def test_bodies_that_come_slowly_leave_room_for_others(tmp_path: Path) -> None:
+    settings = settings_for(tmp_path)
+    with served(replace(settings, limits=Limits(flight=150_000))) as (address, _):
+        place = urlsplit(address)
+        slow = [socket.create_connection((str(place.hostname), place.port or 80), timeout=10) for _ in range(3)]
+        for connection in slow:
+            head = "POST /v1/predict HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Tenant: slow\r\nContent-Length: 100000\r\n\r\n"
+            connection.sendall(head.encode() + bytes(60_000))
+            time.sleep(0.3)
+        assert slow[2].recv(20).startswith(b"HTTP/1.1 429"), "three times 60,000 bytes are too many"
+        assert Client(address, "other", patience=0).predict(glyphs(1))["tenant"] == "other"
+        for connection in slow:
+            connection.close()
+        until = time.monotonic() + 20
+        while time.monotonic() < until:
+            time.sleep(0.1)
+            with contextlib.suppress(ServiceError):
+                # What the others held is given back.
+                assert len(Client(address, "slow", patience=0).predict(glyphs(40))["classes"]) == 40
+                break
+        else:
+            pytest.fail("the room of connections that were closed is not given back")
+    assert "Traceback" not in (tmp_path / "log.jsonl").read_text(), "who goes away must not fill the disk"
+
+
+def test_strangers_are_not_told_why_states_cannot_be_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with served(settings_for(tmp_path, tokens=TOKENS)) as (address, replica):
+        alarm = "states cannot be saved ([Errno 28] No space left on device: '/states/requests/alice.ids')"
+        monkeypatch.setattr(replica, "facts", lambda: {"alive": True, "alarm": alarm})
+        status, _, body = send(address, "/healthz")
+        assert status == 200
+        assert json.loads(body)["alarms"] == ["replica 0: states cannot be saved, learning is paused"]
 
 
 def test_the_page_may_act_from_its_own_origin(address: str) -> None:
@@ -198,6 +260,7 @@ def test_inputs_beyond_the_network_are_answered_with_null(address: str) -> None:
     assert len(told["logits"][0]) == 200
     assert all(value is None or np.isfinite(value) for value in told["logits"][0])
     assert Client(address, "extreme").status()["requests"] == 1
+    assert send(address, "/v1/tenants?since=0")[0] == 200
 
 
 def test_tokens_open_their_own_tenant_alone(closed: str) -> None:
@@ -240,7 +303,10 @@ def test_a_file_of_tokens_is_checked(tmp_path: Path) -> None:
 
 
 def test_the_client_tries_again_with_the_same_id() -> None:
-    """A server that closes the first connection, answers 503 to the second, and the third."""
+    """A server that closes the first connection, answers 503 to the second, and the third.
+
+    A Retry-After may be a date (RFC 9110, 10.2.3).
+    """
     import socketserver
 
     seen: list[str] = []
@@ -258,7 +324,8 @@ def test_the_client_tries_again_with_the_same_id() -> None:
             seen.append(found[1].decode())
             if len(seen) == 1:
                 return
-            status = b"503 Busy" if len(seen) == 2 else b"200 OK"
+            later = b"\r\nRetry-After: Fri, 31 Dec 1999 23:59:59 GMT"
+            status = b"503 Busy" + later if len(seen) == 2 else b"200 OK"
             self.wfile.write(b"HTTP/1.1 " + status + b"\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}")
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:

@@ -37,6 +37,7 @@ _SLOW = 0.25
 _LAG = 5120
 """Images by which suspicion may follow what caused it: a drift is small for long before it can be told from chance."""
 _SNAPSHOTS, _APART = 4, 2560
+_DECISIONS = 1000
 
 
 class Watch:
@@ -50,7 +51,9 @@ class Watch:
         self.judge = Judge(Ladder(guard.false_alarms), network.classes)
         self.last_look: Look | None = None
         self.decisions: list[Decision] = []
-        """What the guard did so far."""
+        """What the guard did so far; the latest thousand."""
+        self.decided = 0
+        """How often it did something."""
         draw = random.Random(guard.seed)
         self._shadow = Shadow(network, learning) if shadow is None else shadow
         # Those that share a shadow are many, and recordings cost memory.
@@ -255,7 +258,9 @@ class Watch:
     def _act(self, engine: Engine, decision: Decision | None) -> None:
         if decision is None:
             return
+        self.decided += 1
         self.decisions.append(decision)
+        del self.decisions[:-_DECISIONS]
         if decision.action == Rung.TRIAL:
             self._began = decision.images
         if self._metrics is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import urllib.error
 import urllib.parse
@@ -118,7 +119,7 @@ class Client:
                 refused = ServiceError(error.code, _reason(error.read()))
                 if error.code not in _AGAIN or time.monotonic() + pause > until:
                     raise refused from error
-                pause = max(pause, float(error.headers.get("Retry-After") or 0))
+                pause = min(max(pause, _seconds(error.headers.get("Retry-After"))), max(0.0, until - time.monotonic()))
             except (OSError, HTTPException) as error:
                 if time.monotonic() + pause > until:
                     raise ConnectionError(
@@ -135,6 +136,11 @@ def _body(images: Images) -> bytes:
         return Path(images).read_bytes()
     array = images.detach().cpu().numpy() if hasattr(images, "detach") else np.asarray(images)
     return npy.to_bytes(array)
+
+
+def _seconds(told: str | None) -> float:
+    """Of a Retry-After; a proxy may give a date, which is left to it."""
+    return float(told) if told is not None and re.fullmatch(r"\d{1,9}(\.\d+)?", told) else 0.0
 
 
 def _reason(body: bytes) -> str:

@@ -30,8 +30,10 @@ _EVERYTHING = 100_000
 """Requests at a time: what is too many is decided by the replica, not by Serve."""
 _HEALTH_PERIOD = 1.0
 _OBJECT_STORE = 128 * MIB
-_GIVE_BACK = {"MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "262144"}
-"""For the web interface: bodies of megabytes come and go in several threads, and glibc would keep what they leave behind."""
+_FEW_HEAPS = {"MALLOC_ARENA_MAX": "2"}
+"""glibc makes heaps for all of Ray's threads and keeps what is left behind in each: a replica would grow for hours."""
+_GIVE_BACK = {**_FEW_HEAPS, "MALLOC_MMAP_THRESHOLD_": "262144"}
+"""For the web interface, where bodies of megabytes come and go. (A network's tensors should not go back each time.)"""
 
 
 class FleetReplica:
@@ -199,7 +201,7 @@ def start(settings: Settings, *, host: str, port: int, cpus: float, gpus: float,
             max_ongoing_requests=_EVERYTHING,
             health_check_period_s=_HEALTH_PERIOD,
             graceful_shutdown_timeout_s=60,
-            ray_actor_options={"num_cpus": cpus, "num_gpus": gpus},
+            ray_actor_options={"num_cpus": cpus, "num_gpus": gpus, "runtime_env": {"env_vars": _FEW_HEAPS}},
         )
         .bind(settings, index)
         for index in range(settings.replicas)

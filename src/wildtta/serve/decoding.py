@@ -14,10 +14,16 @@ import torch
 from wildtta.data.errors import BrokenImage, DataError
 from wildtta.data.image_files import decode
 from wildtta.data.preprocessing import InputProtocol
+from wildtta.serve.json_array import array_of, shape_of
 from wildtta.serve.npy import MAGIC, Array, read_header
 from wildtta.serve.refusal import Refusal
+from wildtta.serve.settings import MIB
 
 _PNG, _JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
+_SCAN, _MOST_SCANS = b"\xff\xda", 100
+"""Of a JPEG: a progressive one has about ten. Each goes over the whole image, however few bytes it has."""
+_PROFILE = b"iCCP"
+"""Of a PNG: the one chunk that may be given once, and is unpacked as often as it comes."""
 _FORMATS = "a PNG or JPEG file, an .npy array or a JSON object with 'images'"
 
 
@@ -29,6 +35,8 @@ class Decoder:
     size: int
     most_pixels: int
     most_images: int
+    most_json: int = 4 * MIB
+    """Bytes of a body in JSON: as Python's objects it is about twenty times as large, and nobody else runs meanwhile."""
 
     def __call__(self, body: bytes) -> Array:
         if not body:
@@ -44,6 +52,7 @@ class Decoder:
     # -- formats ---------------------------------------------------------------------------------------------------------
 
     def _picture(self, body: bytes) -> Array:
+        _refuse_work(body)
         try:
             image: Array = decode(body, "the body", most_pixels=self.most_pixels, formats=("PNG", "JPEG")).numpy()
         except BrokenImage as error:
@@ -63,6 +72,8 @@ class Decoder:
         return header.array(body)
 
     def _json(self, body: bytes) -> Array:
+        if len(body) > self.most_json:
+            raise Refusal(413, f"JSON of {len(body):,} bytes; at most {self.most_json:,} are taken, send an .npy array")
         try:
             told = json.loads(body)
         except (ValueError, RecursionError) as error:
@@ -71,16 +82,14 @@ class Decoder:
         values = told.get("images") if isinstance(told, dict) else told
         if not isinstance(values, list):
             raise Refusal(422, "expected a JSON object with a list 'images': [n][3][height][width]")
+        shape = shape_of(values)
+        self._check_shape(shape)
         try:
-            array = np.array(values)
-        # Lists of unequal lengths, numbers beyond every type, lists nested too deeply.
-        except (ValueError, OverflowError, RecursionError, TypeError) as error:
-            raise Refusal(422, "'images' is no regular array; expected [n][3][height][width]") from error
-        if array.dtype.kind not in "iuf":
-            raise Refusal(422, f"expected numbers in 'images', got {array.dtype.name}")
-        self._check_shape(array.shape)
+            array = array_of(values, shape)
+        except ValueError as error:
+            raise Refusal(422, str(error)) from error
         if normalised:
-            return array.astype(np.float32)
+            return array.astype(np.float64)
         if array.dtype.kind == "f" or array.min() < 0 or array.max() > 255:
             raise Refusal(
                 422,
@@ -132,3 +141,11 @@ class Decoder:
         if fitted.shape[-2:] != (self.size, self.size):
             raise Refusal(422, f"expected images of {self.size} × {self.size} pixels, got {height} × {width}")
         return np.ascontiguousarray(fitted.numpy())
+
+
+def _refuse_work(body: bytes) -> None:
+    """Pictures whose few bytes keep a decoder busy: 300,000 scans fit into 16 MiB and take most of an hour."""
+    if body.startswith(_JPEG) and (scans := body.count(_SCAN)) > _MOST_SCANS:
+        raise Refusal(422, f"a JPEG of {scans:,} scans; at most {_MOST_SCANS} are decoded")
+    if body.startswith(_PNG) and body.count(_PROFILE) > 1:
+        raise Refusal(422, "a PNG with more than one colour profile")

@@ -8,6 +8,8 @@ from collections import Counter, deque
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
+
 from wildtta.serve.npy import Array
 
 _MOST_POINTS = 300
@@ -16,7 +18,7 @@ _WINDOW = 1000
 _MOST_EVENTS = 50
 
 
-@dataclass
+@dataclass(slots=True)
 class Point:
     """A stretch of time. ``entropy`` and ``top_share`` are means over its images, ``distance`` is the last one."""
 
@@ -145,10 +147,9 @@ class History:
 
 
 def mean_entropy(logits: Array) -> float:
-    """Mean of −Σ p log p over the rows, p = softmax; 0 where nothing is finite."""
-    import numpy as np
-
-    shifted = np.nan_to_num(logits.astype(np.float64))
+    """Mean of −Σ p log p over the rows, p = softmax; infinities count as the largest float32, NaN as 0."""
+    largest = float(np.finfo(np.float32).max)
+    shifted = np.nan_to_num(logits.astype(np.float64), posinf=largest, neginf=-largest)
     shifted -= shifted.max(1, keepdims=True)
     exponentials = np.exp(shifted)
     total = exponentials.sum(1)

@@ -98,12 +98,22 @@ class LearnedIds:
 
 
 def _read(path: Path) -> tuple[list[tuple[int, list[str]]], bool]:
-    """The lines, and whether the file is whole: a process that was killed while it wrote leaves a part of a line."""
+    """The lines, and whether the file is whole: a process that was killed while it wrote leaves a part of a line.
+
+    (A power cut may leave anything in a line that was not on the disk yet. Such a line is of steps that are lost too.)
+    """
     if not path.exists():
         return [], True
     *lines, rest = path.read_bytes().split(b"\n")
-    found = []
-    for line in lines:
+    read = [_line(line) for line in lines]
+    found = [line for line in read if line is not None]
+    return found, not rest and len(found) == len(read)
+
+
+def _line(line: bytes) -> tuple[int, list[str]] | None:
+    """Call and ids; None where the line is none of ours."""
+    try:
         told = json.loads(line)
-        found.append((int(told["call"]), [str(request_id) for request_id in told["ids"]]))
-    return found, not rest
+        return int(told["call"]), [str(request_id) for request_id in told["ids"]]
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -66,13 +66,17 @@ class _Told:
                 counter.add_metric([str(replica["index"])], replica[name])
             yield counter
         waiting = GaugeMetricFamily("wildtta_replica_waiting", "Images that wait", labels=["replica"])
+        kept = GaugeMetricFamily(
+            "wildtta_replica_kept_answers", "Bytes of answers kept for retries", labels=["replica"]
+        )
         alarm = GaugeMetricFamily(
             "wildtta_replica_alarm", "1: states cannot be saved and nothing is learned", labels=["replica"]
         )
         for replica in facts:
             waiting.add_metric([str(replica["index"])], replica["waiting"])
+            kept.add_metric([str(replica["index"])], replica["kept_answers"])
             alarm.add_metric([str(replica["index"])], float(replica["alarm"] is not None))
-        yield from (waiting, alarm)
+        yield from (waiting, kept, alarm)
 
     def _of_tenants(self) -> Iterable[Metric]:
         tenants = [tenant for told in self._replicas for tenant in told["tenants"].values()]

@@ -19,7 +19,8 @@ Array = npt.NDArray[Any]
 MAGIC = b"\x93NUMPY"
 _LONGEST_HEADER = 4096
 _TYPES = ("|u1", "<f2", "<f4", "<f8", ">f2", ">f4", ">f8", "<i8")
-_ENTRY = re.compile(r"\s*'(\w{1,20})'\s*:\s*('[^']{0,20}'|True|False|\([\d,\s]{0,200}\))\s*,?")
+# A blank fits one place of the pattern. Where it fits two, blanks between three entries take a time of their third power.
+_ENTRY = re.compile(r"\s*'(\w{1,20})'\s*:\s*('[^']{0,20}'|True|False|\([\d,\s]{0,200}\))(?:\s*,)?")
 _HEADER = re.compile(rf"\{{(?:{_ENTRY.pattern}){{3}}\s*\}}\s*")
 
 

@@ -46,7 +46,7 @@ class Replica:
         ).to(self._device)
         self._fleet: Any = _fleet(network, settings)
         self._tenants = Tenants(self._fleet, settings)
-        self._answers = Answers()
+        self._answers = Answers(settings.kept_answers)
         self._pending: dict[tuple[str, str], Request] = {}
         self._lock, self._closing, self._closed = threading.Lock(), threading.Lock(), False
         self._recorder = None if settings.record is None else Recorder(Path(settings.record), index)
@@ -73,7 +73,7 @@ class Replica:
             if (known := self._pending.get(key)) is not None:
                 _check_same(known.fingerprint, fingerprint, request_id)
                 return known.answer
-            if (answered := self._answers.get(key)) is not None:
+            if (answered := self._answers.get(tenant, request_id)) is not None:
                 _check_same(answered[0], fingerprint, request_id)
                 found: Future[Array] = Future()
                 found.set_result(answered[1])
@@ -105,6 +105,7 @@ class Replica:
             "waiting": self._waiting.images,
             "groups": self.groups,
             "busy_seconds": self.busy_seconds,
+            "kept_answers": self._answers.held,
             "alarm": saver.alarm,
             "saves": saver.saves,
             "save_failures": saver.failures,
@@ -166,7 +167,9 @@ class Replica:
                 log("a group could not be learned from", level=logging.ERROR, error=True, replica=self.index)
             elif len(tenants) == 1:
                 refusal = _refusal_of(error)
-                log("a tenant could not be answered", level=logging.ERROR, error=True, tenant=tenants[0])
+                # A stranger who is refused again and again must not fill the disk with tracebacks.
+                if refusal is not error:
+                    log("a tenant could not be answered", level=logging.ERROR, error=True, tenant=tenants[0])
                 for request in left:
                     self._finish(request, refusal)
             else:
@@ -197,7 +200,8 @@ class Replica:
             start = 0
             for request in requests:
                 stop = start + len(request.images)
-                self._finish(request, np.ascontiguousarray(logits[start:stop]))
+                # A copy: a part would keep the answers of the whole group, and torch's, for as long as it is kept.
+                self._finish(request, logits[start:stop].copy())
                 start = stop
             # What a guard holds back is not learned from; the guard looks at it all the same.
             learns = [flag and request.tenant in turn.learners for request, flag in zip(requests, learn, strict=True)]
@@ -213,7 +217,7 @@ class Replica:
         with self._lock:
             self._pending.pop(key, None)
             if isinstance(result, np.ndarray):
-                self._answers.put(key, request.fingerprint, result)
+                self._answers.put(request.tenant, request.id, request.fingerprint, result)
         if isinstance(result, Refusal):
             request.answer.set_exception(result)
         else:

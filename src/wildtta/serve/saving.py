@@ -68,8 +68,8 @@ class Saver:
         """Save one tenant, or all (None); whether it worked."""
         try:
             self._save(tenant)
-        # OSError: a full disk. RuntimeError: a state that something else wrote.
-        except (OSError, RuntimeError) as error:
+        # A full disk, a state that something else wrote, a file that was damaged: answers go on in any case.
+        except Exception as error:
             self.failed(error)
             return False
         self.saves += 1

@@ -26,6 +26,8 @@ class Limits:
     """That one replica takes up; a stranger may invent any number of names."""
     waiting: int = 1024
     """Images of one tenant that wait; more are told to come again."""
+    flight: int = 256 * MIB
+    """Bytes of all requests that one web interface has not answered yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +72,8 @@ class Settings:
     """… and so many seconds."""
     remembered: int = 1024
     """Request ids that are remembered of each tenant."""
+    kept_answers: int = 64 * MIB
+    """Bytes of answers that a replica keeps, so that a retry gets the same one."""
 
     limits: Limits = field(default_factory=Limits)
     tokens: Mapping[str, str] | None = None

@@ -9,7 +9,7 @@ import logging
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ class Tenant:
         self.rests = True
         """Whether its last step that was looked at left the weights alone."""
         self.rung = 0
-        self._decisions = 0
+        self._decided = 0
         self._measured = 0.0
 
     def measure(self) -> None:
@@ -76,8 +76,8 @@ class Tenant:
         if watch is None:
             return
         # A stream that was reset has a guard that decided nothing yet.
-        self._decisions = min(self._decisions, len(watch.decisions))
-        for decision in watch.decisions[self._decisions :]:
+        new = watch.decided - min(self._decided, watch.decided)
+        for decision in watch.decisions[len(watch.decisions) - new :]:
             action = decision.action.name.lower()
             milder = decision.action < self.rung
             words = _MILDER[action] if milder else _ACTIONS[action]
@@ -89,7 +89,7 @@ class Tenant:
         self.rung = int(watch.judge.ladder.rung)
         point = self.history.point()
         point.rung = max(point.rung, self.rung)
-        self._decisions = len(watch.decisions)
+        self._decided = watch.decided
 
 
 class Tenants:
@@ -100,6 +100,10 @@ class Tenants:
         self._settings = settings
         self._folder = Path(settings.folder) / _BESIDE
         self._seen: OrderedDict[str, Tenant] = OrderedDict()
+        self._most_seen = max(settings.resident, settings.active)
+        """A group holds at most ``active`` tenants: none of them may go while it is answered."""
+        self._known = len(fleet) if settings.learn else 0
+        """Tenants with a state: those in the folder at first, and those that came since."""
         self.saver = Saver(self._save, steps=settings.save_steps, seconds=settings.save_seconds)
 
     # -- around a turn ---------------------------------------------------------------------------------------------------
@@ -189,9 +193,7 @@ class Tenants:
         if not self._settings.learn:
             return
         try:
-            for tenant in self._seen.values():
-                if tenant.ids is not None and self.saver.unsaved(tenant.name):
-                    tenant.ids.sync()
+            self._sync(self._seen.values())
             self._fleet.close()
         except OSError as error:
             log("states could not be saved at the end", level=logging.ERROR, error=True, reason=str(error))
@@ -207,11 +209,13 @@ class Tenants:
         if not self._settings.learn:
             tenant = Tenant(name, None, None)
         else:
-            if name not in self._fleet and len(self._fleet) >= self._settings.limits.tenants:
+            new = name not in self._fleet
+            if new and self._known >= self._settings.limits.tenants:
                 raise Refusal(
                     403, f"this replica has {self._settings.limits.tenants} tenants already and takes no more"
                 )
             stream = self._fleet[name]
+            self._known += new
             ids = LearnedIds(self._folder / f"{name}.ids", most=self._settings.remembered, calls=stream.calls)
             tenant = Tenant(name, stream, ids)
             log("tenant taken up", tenant=name, calls=stream.calls, ids=len(ids), lost_steps=ids.lost)
@@ -219,9 +223,13 @@ class Tenants:
                 text = f"the process before ended suddenly: {ids.lost} steps since the last save are lost"
                 tenant.history.happened("restart", text)
         self._seen[name] = tenant
-        while len(self._seen) > self._settings.resident:
+        while len(self._seen) > self._most_seen:
             # Its state is the fleet's; its ids are in their file, and are read again when it comes back.
-            self._seen.popitem(last=False)
+            _, idle = self._seen.popitem(last=False)
+            try:
+                self._sync([idle])
+            except OSError as error:
+                self._failed(error)
         return tenant
 
     def _told(self, tenant: Tenant, since: float | None) -> dict[str, Any]:
@@ -242,10 +250,18 @@ class Tenants:
         """Ids first: a state must not hold what its log does not have, even after a power cut."""
         if not self._settings.learn:
             return
-        for tenant in self._seen.values() if name is None else [self._seen[name]]:
+        if name is None:
+            self._sync(self._seen.values())
+            self._fleet.save()
+        else:
+            # Of a tenant that is not seen any more the ids are on the disk already.
+            self._sync([self._seen[name]] if name in self._seen else [])
+            self._fleet.save([name])
+
+    def _sync(self, tenants: Iterable[Tenant]) -> None:
+        for tenant in tenants:
             if tenant.ids is not None and self.saver.unsaved(tenant.name):
                 tenant.ids.sync()
-        self._fleet.save(None if name is None else [name])
 
     def _failed(self, error: OSError) -> None:
         before = self.saver.alarm

@@ -19,6 +19,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import ClientDisconnect
 
 import wildtta
 from wildtta.serve.access import Tokens, tenant_name
@@ -28,6 +29,7 @@ from wildtta.serve.decoding import Decoder
 from wildtta.serve.logs import log
 from wildtta.serve.metrics import Metrics
 from wildtta.serve.refusal import Refusal
+from wildtta.serve.room import Place, Room
 from wildtta.serve.schema import ANSWERS, IMAGES, TITLE, Health, Prediction, TenantStatus
 from wildtta.serve.settings import Settings
 
@@ -54,6 +56,7 @@ def build_app(settings: Settings, backend: Backend) -> FastAPI:
     """The application: what is decoded and refused here never reaches a replica."""
     app = FastAPI(title=TITLE, version=wildtta.__version__, docs_url=None, redoc_url=None)
     limits, tokens, metrics = settings.limits, Tokens(settings.tokens), Metrics()
+    room = Room(limits.flight)
     decoder = Decoder(settings.protocol, settings.size, limits.pixels, limits.images)
     if settings.hosts is not None:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(settings.hosts))
@@ -63,6 +66,7 @@ def build_app(settings: Settings, backend: Backend) -> FastAPI:
         began = time.monotonic()
         try:
             _refuse_foreign_pages(request)
+            _refuse_ambiguous_callers(request)
             response = await call_next(request)
         except Refusal as refusal:
             response = _refused(refusal)
@@ -74,7 +78,8 @@ def build_app(settings: Settings, backend: Backend) -> FastAPI:
         seconds = time.monotonic() - began
         metrics.count(route, response.status_code, seconds)
         facts: dict[str, Any] = {"route": route, "status": response.status_code, "ms": round(1000 * seconds, 1)}
-        log("request", level=logging.DEBUG, tenant=request.headers.get("x-tenant"), **facts)
+        tenant = request.scope.get("path_params", {}).get("tenant", request.headers.get("x-tenant"))
+        log("request", level=logging.DEBUG, tenant=tenant, **facts)
         response.headers["X-Content-Type-Options"] = "nosniff"
         return response
 
@@ -92,17 +97,28 @@ def build_app(settings: Settings, backend: Backend) -> FastAPI:
     async def unknown(request: Request, error: HTTPException) -> Response:
         return JSONResponse({"error": f"{error.detail}; /openapi.json tells what there is"}, error.status_code)
 
+    def check_tenant(request: Request, tenant: str, token: str | None) -> None:
+        """Whether the caller may act for a tenant; the header and the path must not tell two."""
+        tokens.check(tenant_name(tenant), token)
+        if request.headers.get("x-tenant", tenant) != tenant:
+            raise Refusal(
+                400, f"the path tells the tenant {tenant!r}, the header X-Tenant another one; send one of them"
+            )
+
     async def answered(
         request: Request, tenant: str, request_id: str | None, token: str | None, output: str, learn: bool, accept: str
     ) -> Response:
-        tokens.check(tenant_name(tenant), token)
+        check_tenant(request, tenant, token)
         if request_id is not None and not _ID.fullmatch(request_id):
             raise Refusal(400, "X-Request-Id: expected 1 to 128 printable ASCII characters without spaces")
         chosen = request_id or uuid.uuid4().hex
-        body = await _body(request, limits.body)
-        # In a thread: a large JSON body takes a while, and others should not wait for it.
-        images = await asyncio.to_thread(decoder, body)
-        logits = await backend.answer(tenant, chosen, images, learn)
+        with room.place(tenant) as place:
+            body = await _body(request, limits.body, place)
+            # In a thread: a large picture takes a while, and others should not wait for it.
+            images = await asyncio.to_thread(decoder, body)
+            del body
+            place.hold(images.nbytes)
+            logits = await backend.answer(tenant, chosen, images, learn)
         headers = {"X-Request-Id": chosen}
         if "application/x-npy" in accept:
             return Response(as_npy(logits, output), media_type="application/x-npy", headers=headers)
@@ -145,8 +161,8 @@ def build_app(settings: Settings, backend: Backend) -> FastAPI:
         responses={**ANSWERS, 200: {"model": TenantStatus}},
         tags=["tenants"],
     )
-    async def act(tenant: TenantPath, verb: Verb, authorization: Token = None) -> Response:
-        tokens.check(tenant_name(tenant), authorization)
+    async def act(request: Request, tenant: TenantPath, verb: Verb, authorization: Token = None) -> Response:
+        check_tenant(request, tenant, authorization)
         return JSONResponse(await backend.act(tenant, verb))
 
     @app.get(
@@ -155,8 +171,8 @@ def build_app(settings: Settings, backend: Backend) -> FastAPI:
         responses={**ANSWERS, 200: {"model": TenantStatus}},
         tags=["tenants"],
     )
-    async def one(tenant: TenantPath, since: Since = 0.0, authorization: Token = None) -> Response:
-        tokens.check(tenant_name(tenant), authorization)
+    async def one(request: Request, tenant: TenantPath, since: Since = 0.0, authorization: Token = None) -> Response:
+        check_tenant(request, tenant, authorization)
         for replica in await backend.status([tenant], since):
             if tenant in replica["tenants"]:
                 return JSONResponse(replica["tenants"][tenant])
@@ -185,7 +201,9 @@ def build_app(settings: Settings, backend: Backend) -> FastAPI:
     async def healthz() -> Response:
         found = await backend.health()
         well = all(replica is not None and replica["alive"] for replica in found)
-        alarms = [replica["alarm"] for replica in found if replica is not None and replica["alarm"]]
+        # Anybody may ask for this: why is told on the page, with names of tenants and files.
+        failing = [index for index, replica in enumerate(found) if replica is not None and replica["alarm"]]
+        alarms = [f"replica {index}: states cannot be saved, learning is paused" for index in failing]
         missing = [index for index, replica in enumerate(found) if replica is None or not replica["alive"]]
         told = {"status": "ok" if well else "a replica does not answer", "missing": missing, "alarms": alarms}
         return JSONResponse(told, 200 if well else 503)
@@ -207,25 +225,29 @@ def build_app(settings: Settings, backend: Backend) -> FastAPI:
     return app
 
 
-async def _body(request: Request, most: int) -> bytes:
+async def _body(request: Request, most: int, place: Place) -> bytes:
     """The body, unless it is larger than the limit: what is too much is not kept."""
     too_large = Refusal(413, f"the body is larger than {most:,} bytes")
     if (told := request.headers.get("content-length", "")).isdecimal() and int(told) > most:
         raise too_large
 
     async def read() -> bytes:
-        parts, held = [], 0
+        # One block that grows: thousands of small parts would leave memory behind that cannot be given back.
+        body = bytearray()
         async for part in request.stream():
-            held += len(part)
-            if held > most:
+            if len(body) + len(part) > most:
                 raise too_large
-            parts.append(part)
-        return b"".join(parts)
+            place.hold(len(body) + len(part))
+            body += part
+        return bytes(body)
 
     try:
         return await asyncio.wait_for(read(), _SLOWEST_BODY)
     except asyncio.TimeoutError:
         raise Refusal(408, f"the body did not come within {_SLOWEST_BODY:g} seconds") from None
+    except ClientDisconnect:
+        # Nobody reads this; but it is no failure of the service, with a traceback in its log each time.
+        raise Refusal(400, "the connection was closed before the whole body had come") from None
 
 
 def _refuse_foreign_pages(request: Request) -> None:
@@ -239,6 +261,13 @@ def _refuse_foreign_pages(request: Request) -> None:
         same = False
     if not same:
         raise Refusal(403, "requests from pages of other origins are refused")
+
+
+def _refuse_ambiguous_callers(request: Request) -> None:
+    """Of two headers a proxy before the service may look at one, and the service at the other."""
+    for name in ("x-tenant", "x-request-id", "authorization"):
+        if len(request.headers.getlist(name)) > 1:
+            raise Refusal(400, f"the header {name.title()} came twice; send it once")
 
 
 def _refused(refusal: Refusal) -> Response:
