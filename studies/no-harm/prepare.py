@@ -4,7 +4,7 @@
     python prepare.py cifar package data [--train 20000 --quality 60]    # cifar_{train,choose,aside,source}.npz
     python prepare.py testbed <testbed folder> data [--networks vit --levels 31]   # tiny_{choose,aside,source}.npz, weights/
     python prepare.py glyphs data                     # masks of the package's 200 characters and of 1,000
-    python prepare.py folders data images             # what the grids read: one zip per set of classes, part aside, and
+    python prepare.py folders data images             # what the grids read: one zip per set of classes, part aside (or --parts fresh), and
                                                       # in images/source clean training images of the same classes
 
 CIFAR-10 is stored as JPEG mosaics (quality 92 for training unless said otherwise, 95 for the other parts), Tiny-ImageNet
@@ -29,8 +29,8 @@ from torch import Tensor
 
 Pixels = npt.NDArray[np.uint8]
 SPLIT_SEED = 24
-PARTS = {"train": (0, 30_000), "choose": (30_000, 34_000), "aside": (34_000, 38_000)}
-"""Positions in a fixed random order of CIFAR-10's 50,000 training images; the last 12,000 are for later."""
+PARTS = {"train": (0, 30_000), "choose": (30_000, 34_000), "aside": (34_000, 38_000), "fresh": (38_000, 42_000)}
+"""Positions in a fixed random order of CIFAR-10's 50,000 training images; the last 8,000 are for later."""
 COLUMNS = 50
 SOURCE_IMAGES, SOURCE_PER_CLASS = 500, 2
 """Training images for the methods that look at some before they adapt: of CIFAR-10, of each class of Tiny-ImageNet."""
@@ -184,7 +184,8 @@ def write_folders(data: Path, out: Path, options: argparse.Namespace) -> None:
     sets |= {"cifar-5": ("cifar", torch.tensor(FIVE)), "cifar-2": ("cifar", torch.tensor(ANIMALS))}
     sets |= {f"tiny-{count}": ("tiny", limited(count)) for count in (2, 5, 50)}
     (out / "source").mkdir(exist_ok=True)
-    for of, folder in (("aside", out), ("source", out / "source")):
+    part = (options.parts or ["aside"])[0]
+    for of, folder in ((part, out), ("source", out / "source")):
         stored = {name: data / f"{name}_{of}.npz" for name in ("cifar", "tiny")}
         loaded = {name: load_images(path) for name, path in stored.items() if path.exists()}
         for name, (origin, places) in sets.items():
