@@ -9,6 +9,8 @@ import argparse
 from pathlib import Path
 
 import methods  # noqa: F401  (names the battery's folder, where page.py is)
+
+# isort: split
 from cells import show
 from page import scores, shared_by_methods, verdicts
 
