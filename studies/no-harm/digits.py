@@ -1,6 +1,6 @@
 """Steady on networks, images and corruptions that have nothing to do with the battery: scikit-learn's digits, on a CPU.
 
-    python studies/no-harm/digits.py                  # trains three networks in a minute, then a minute of streams
+    python studies/no-harm/digits.py                  # trains three networks and adapts them: two minutes
     python studies/no-harm/digits.py --images 500     # shorter streams
 
 Prints a Markdown table: accuracy without adaptation in %, then what Steady gains over it, per network, order of the
