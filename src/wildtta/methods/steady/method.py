@@ -72,7 +72,7 @@ class Steady(SAR2):
     """A default that helps where there is something to gain, and rests where there is not.
 
     It acts on evidence. From the outputs alone it judges how clear it is that the stream has shifted, and that what the
-    outputs share is not just the classes now present: a strength a in [0, 1] (``model.last.strength``; the two signs are
+    outputs share is not just the classes now present: a strength a in [0, 1] (``model.last.strength``; the three signs are
     in ``methods/steady/evidence.py``). On clean streams, on streams of one class, and with five classes or fewer a is
     0, and the network answers as without adaptation. Elsewhere it takes SAR²'s loss in one pass:
 
