@@ -81,7 +81,8 @@ class Steady(SAR2):
     and takes off its answers the mean of the logits that the evidence calls a shift.
 
     - α = 5·10³/D, less with few classes (none up to ten), β = 100, no sharpness, no momentum, 40 times SAR²'s
-      learning rate. R is over columns on every network, and ζ is a tenth of the classes (at least 10, at most half of them).
+      learning rate. R is over columns on every network, and ζ is a tenth of the classes (at least 10, at most
+      half of them).
     - The gradient is at most b = 0.045 times as long as the source weights (``gradient_bound``).
     - After every 64 samples the weights go p = 4 % of the way back to the source (``source_pull``), also at
       rest, but not while the samples are of one class. This is ROID's weight ensembling
