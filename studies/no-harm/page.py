@@ -46,7 +46,7 @@ class Score(NamedTuple):
     stream: tuple[object, ...]
     gain: float
     takes_over: bool
-    """One class ends above twice its share among the labels, or a fifth, and none's does not."""
+    """One class ends above twice its share among the labels, or a fifth, and above what none gives its own."""
     forwards: float
     """Passes per image, as the paper counts them."""
     backwards: float

@@ -4,8 +4,8 @@
     python prepare.py cifar package data [--train 20000 --quality 60]    # cifar_{train,choose,aside,source}.npz
     python prepare.py testbed <testbed folder> data [--networks vit --levels 31]   # tiny_{choose,aside,source}.npz, weights/
     python prepare.py glyphs data                     # masks of the package's 200 characters and of 1,000
-    python prepare.py folders data images             # what the grids read: one zip per set of classes, part aside (or --parts fresh), and
-                                                      # in images/source clean training images of the same classes
+    python prepare.py folders data images             # what the grids read: one zip per set of classes, part aside (or --parts
+                                                      # fresh); in images/source clean training images of these classes
 
 CIFAR-10 is stored as JPEG mosaics (quality 92 for training unless said otherwise, 95 for the other parts), Tiny-ImageNet
 as the files that it consists of.

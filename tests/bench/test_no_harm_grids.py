@@ -6,6 +6,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from types import ModuleType
 
@@ -13,7 +14,7 @@ import pytest
 
 import wildtta
 from printed_journal import empty_row
-from wildtta.bench import Cell, Row, load_grid
+from wildtta.bench import Cell, Row, load_grid, read
 
 STUDIES = Path(__file__).parent.parent.parent / "studies"
 CORE = STUDIES / "no-harm" / "core.toml"
@@ -66,6 +67,22 @@ def test_the_core_grid_is_what_its_script_writes_and_has_every_method() -> None:
     }  # fmt: skip
     battery = {cell.key for cell in load_grid(STUDIES / "no-harm" / "battery.toml")}
     assert all(cell.key in battery for cell in cells if cell.method in ("none", "steady"))
+
+
+def test_the_fresh_grid_repeats_nothing_and_its_journal_is_whole() -> None:
+    """Images, orders and a corruption of its own, and each stream with and without Steady."""
+    study = STUDIES / "no-harm"
+    cells = load_grid(study / "fresh.toml")
+    earlier = [cell for name in ("core", "further", "battery") for cell in load_grid(study / f"{name}.toml")]
+    assert {cell.seed for cell in cells} == {3, 4}
+    assert "gaussian_blur" not in {corruption for cell in earlier for corruption in cell.corruptions}
+    # 2 networks × 2 seeds × (4 scenarios × 4 corruptions + 2 of all six), and 2 seeds × 4 × 4 with two classes.
+    assert Counter(cell.method for cell in cells) == {"none": 104, "steady": 104}
+    stream_of = page().stream_of
+    ran = [Cell.from_row(row) for row in read([study / "results" / "fresh.jsonl.gz"]) if row["status"] == "ok"]
+    asked, done = ({(cell.method, stream_of(cell)) for cell in some} for some in (cells, ran))
+    assert len(ran) == 208
+    assert done == asked
 
 
 def row(method: str, accuracy: float, network: str = "one", *, clean: bool = False, **fields: object) -> Row:

@@ -72,7 +72,7 @@ class Steady(SAR2):
     """A default that helps where there is something to gain, and rests where there is not.
 
     It acts on evidence. From the outputs alone it judges how clear it is that the stream has shifted, and that what the
-    outputs share is not just the classes now present: a strength a in [0, 1] (``model.last.strength``; the two signs are
+    outputs share is not just the classes now present: a strength a in [0, 1] (``model.last.strength``; the three signs are
     in ``methods/steady/evidence.py``). On clean streams, on streams of one class, and with five classes or fewer a is
     0, and the network answers as without adaptation. Elsewhere it takes SAR²'s loss in one pass:
 
@@ -81,7 +81,8 @@ class Steady(SAR2):
     and takes off its answers the mean of the logits that the evidence calls a shift.
 
     - α = 5·10³/D, less with few classes (none up to ten), β = 100, no sharpness, no momentum, 40 times SAR²'s
-      learning rate. R is over columns on every network, and ζ is a tenth of the classes (at least 10, at most half of them).
+      learning rate. R is over columns on every network, and ζ is a tenth of the classes (at least 10, at
+      most half of them).
     - The gradient is at most b = 0.045 times as long as the source weights (``gradient_bound``).
     - After every 64 samples the weights go p = 4 % of the way back to the source (``source_pull``), also at
       rest, but not while the samples are of one class. This is ROID's weight ensembling
