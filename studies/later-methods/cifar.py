@@ -21,7 +21,9 @@ from torch import Tensor
 
 from methods import methods_for
 from wildtta.bench import Cell, Row, read
+from wildtta.bench.unadapted import beside_unadapted
 from wildtta.data import CORRUPTIONS, corrupt
+from wildtta.metrics import row_collapsed
 from wildtta.report.names import method_name
 
 NETWORKS = ("resnet18", "vit128", "bn64", "gn64", "wide2048")
@@ -66,10 +68,11 @@ def run(given: argparse.Namespace) -> None:
 
 def table(rows: Iterable[Row]) -> str:
     """Methods by networks: accuracy in %, mean over the corruptions."""
-    good = [(Cell.from_row(row), row["metrics"]) for row in rows if row["status"] == "ok"]
+    good = [(Cell.from_row(row), row["metrics"]) for row in beside_unadapted(rows) if row["status"] == "ok"]
     networks = list(dict.fromkeys(str(cell.model_name) for cell, _ in good))
     shown = {
-        (cell.method, cell.model_name): f"{metrics['accuracy']:.1f}" + (" (collapsed)" if metrics["collapsed"] else "")
+        (cell.method, cell.model_name): f"{metrics['accuracy']:.1f}"
+        + (" (collapsed)" if row_collapsed(metrics, adapts=cell.method != "none") else "")
         for cell, metrics in good
     }
     known = {cell.method for cell, _ in good}

@@ -27,6 +27,8 @@ from cells import arguments, battery_cell, run_side_by_side, show
 from methods import methods_for
 from wildtta.bench import Cell, Conditions, Row, read, recorded_milliseconds
 from wildtta.bench.running import execute
+from wildtta.bench.unadapted import beside_unadapted
+from wildtta.metrics import row_collapsed
 from wildtta.report.names import method_name
 
 NETWORKS = ("rn26_gn", "vit")
@@ -136,7 +138,7 @@ def table(times: Times, rows: Iterable[Row]) -> str:
     """Per network: time, accuracy where the stream waits, and at the method's pace; gains over none in brackets."""
     pace_of, bare = paces(times), unadapted(times)
     spent = {(entry["network"], entry["method"]): entry["ms"] for entry in times}
-    good = [(Cell.from_row(row), row) for row in rows if row["status"] == "ok"]
+    good = [(Cell.from_row(row), row) for row in beside_unadapted(rows) if row["status"] == "ok"]
     by_key = {(one.model_name, one.method, one.pace): row for one, row in good}
     lines = []
     for entry in bare_entries(times):
@@ -166,7 +168,7 @@ def told_gain(row: Row | None, none: float) -> str:
     """Accuracy, and in brackets points over none."""
     if row is None:
         return "–"
-    accuracy, fallen = row["metrics"]["accuracy"], ", collapsed" if row["metrics"]["collapsed"] else ""
+    accuracy, fallen = row["metrics"]["accuracy"], ", collapsed" if row_collapsed(row["metrics"], adapts=True) else ""
     return f"{accuracy:.1f} ({accuracy - none:+.1f}{fallen})".replace("-", "−")
 
 
@@ -181,7 +183,8 @@ def main() -> None:
     elif given.part == "streams":
         run_streams(given)
     else:
-        show(table(read_times(given), read(given.out / "speed.jsonl")), "constant speed", given.into)
+        journals = sorted(given.out.glob("speed.jsonl*"))  # packed where it is kept: results/
+        show(table(read_times(given), read(journals)), "constant speed", given.into)
 
 
 if __name__ == "__main__":
