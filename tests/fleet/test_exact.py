@@ -9,6 +9,7 @@ import torch
 
 import wildtta
 from fleet_streams import METHODS, Beside, mixed_batches, noisy_beside_clean, pool, trained
+from wildtta.methods.steady.evidence import noise_entropy
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -37,6 +38,14 @@ def test_every_stream_equals_its_own_adapter(net, method, tmp_path):
 @pytest.mark.parametrize("method", METHODS)
 def test_every_stream_equals_its_own_adapter_over_300_batches(net, method, tmp_path):
     compare(net, method, 300, tmp_path)
+
+
+def test_the_first_fleet_of_a_process_weighs_the_evidence():
+    """Nothing may be left for within torch.vmap that another adapter of the process happened to do before."""
+    noise_entropy.cache_clear()
+    fleet = wildtta.Fleet(copy.deepcopy(trained("resnet_gn")), "steady")
+    answers = fleet(torch.zeros(4, 3, 32, 32, dtype=torch.float64), ["a", "b", "a", "b"])
+    assert answers.isfinite().all()
 
 
 def test_steady_rests_and_wakes_stream_by_stream():

@@ -90,6 +90,8 @@ _FULL_STEP = 0.5
 
 def no_evidence(classes: int, *, dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
     """The state before the first batch."""
+    # Its random numbers are drawn now: within torch.vmap, where a fleet weighs the evidence, none may be.
+    noise_entropy(classes)
     rows = len(watched_classes(classes, device))
 
     def zeros(*shape: int) -> Tensor:
