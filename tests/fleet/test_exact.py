@@ -19,7 +19,8 @@ def compare(net: str, method: str, batches: int, folder) -> Beside:
     for images, names in mixed_batches(batches):
         both.feed(images, names)
     assert both.difference() < 1e-9
-    assert both.total("learned") > batches / 3
+    # By its evidence Steady rests more often than the others.
+    assert both.total("learned") > batches * (1 / 3 if method == "steady" else 1 / 2)
     return both
 
 
