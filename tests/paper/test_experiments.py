@@ -207,6 +207,23 @@ def test_batch_norm_is_run_on_the_batch_norm_network(name: str) -> None:
         assert {cell.method for spot in spots for cell in spot.cells} == {"tent", "sar", "sar2"}
 
 
+@pytest.mark.parametrize("name", ["figure-4", "figure-5"])
+def test_beside_ttt_the_network_alone_sees_the_same_images(name: str) -> None:
+    """Where TTT sees few images, what it is compared with sees those: other images have another accuracy."""
+    for where, few in ((setting("glyphs"), True), (papers_setting(), False)):
+        cells = experiments()[name].cells(where)
+        streams = {
+            method: {
+                (cell.model, cell.scenario, cell.corruptions, cell.severity, cell.limit)
+                for cell in cells
+                if cell.method == method and cell.severity == 5
+            }
+            for method in ("ttt", "none")
+        }
+        assert streams["ttt"] <= streams["none"]
+        assert {stream[-1] is not None for stream in streams["ttt"]} == {few}
+
+
 def test_a_setting_survives_a_journal() -> None:
     """What ``asked_by`` keeps of a setting plans the same cells again."""
     own = {"ResNet50-GN": Network(model="my.module:build", weights="gn.safetensors")}

@@ -126,7 +126,7 @@ def normalisations_told(view: View) -> str:
     used = {
         (titles[row["key"]], str(look_up(row, "resolved/normalisation")))
         for row in rows
-        if look_up(row, "resolved/normalisation") is not None
+        if look_up(row, "resolved/normalisation") is not None and (row["resolved"].get("redundancy", 1) is not None)
     }
     return "; ".join(f"R over {over} on {network}" for network, over in sorted(used))
 

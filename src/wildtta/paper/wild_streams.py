@@ -16,6 +16,8 @@ from wildtta.report.chart import BarChart, Chart, Line, LineChart
 
 _GAUSSIAN = ("gaussian_noise",)
 _BARS = ("no adapt", "avg adapt", "mix adapt")
+_ALONE_BESIDE_TTT = "na, TTT's images"
+_ALONE_IN_MIXTURE = "no adapt, mixture"
 _LEVEL_ROWS = ("method", "model", "severity")
 #: The paper draws Tent alone in figure 1; its own methods are added.
 _ON_BATCH_NORM = ("Tent", "SAR", "SAR2")
@@ -103,6 +105,17 @@ def _over(setting: Setting, streams: Callable[[Setting, str], dict[str, Stream]]
                 ]
 
 
+def _over_batch_sizes(setting: Setting) -> Iterator[Spot]:
+    """As :func:`_over`; the network without adaptation also on TTT's images alone, where TTT sees fewer than Tent."""
+    yield from _over(_batch_sizes)(setting)
+    few = setting.scale.slow_limit
+    if few is not None:
+        for level, severity in LEVELS.items():
+            for network in NETWORKS:
+                stream: Stream = {"corruptions": _GAUSSIAN, "severity": severity, "most": few}
+                yield place(setting, network, "NoAdapt", ("NoAdapt", network, level), _ALONE_BESIDE_TTT, **stream)
+
+
 def _batch_sizes(setting: Setting, label: str) -> dict[str, Stream]:
     """For TTT the paper stops at 16: 20 augmented copies per sample."""
     sizes = [size for size in setting.scale.batch_sizes if label != "TTT" or size <= 16]
@@ -150,19 +163,21 @@ def _below_no_adaptation(view: View) -> Iterator[Part]:
 
 
 def _works_everywhere(view: View) -> Iterator[Part]:
+    column = "na" if view.setting.scale.slow_limit is None else _ALONE_BESIDE_TTT
     for level in LEVELS:
         for network in NETWORKS:
             lowest = min(view.line("TTT", network, level).values())
-            alone = view.mean("NoAdapt", network, level, "na")
+            alone = view.mean("NoAdapt", network, level, column)
             yield lowest > alone, f"{network} {level}: at worst {lowest:.1f}, alone {alone:.1f}"
 
 
 def _ttt_varies_on_vit(view: View) -> Iterator[Part]:
-    """Over all of TTT's columns but that without adaptation."""
+    """Over all of TTT's columns but those without adaptation."""
+    alone = ("no adapt", _ALONE_IN_MIXTURE)
     spread: dict[str, float] = {}
     for network in NETWORKS:
         rows = [("TTT", network, level) for level in LEVELS]
-        values = [view.value_at(spot) for spot in view.spots if spot.row in rows and spot.column != "no adapt"]
+        values = [view.value_at(spot) for spot in view.spots if spot.row in rows and spot.column not in alone]
         needs_seeds(values[0])
         spread[network] = max(value.std for value in values)
     told = ", ".join(f"{network} {value:.2f}" for network, value in spread.items())
@@ -172,7 +187,7 @@ def _ttt_varies_on_vit(view: View) -> Iterator[Part]:
 FIGURE_4 = Experiment(
     "figure-4",
     "Accuracy over the batch size, Gaussian noise",
-    _over(_batch_sizes),
+    _over_batch_sizes,
     Claim("Tent on batch norm falls sharply below a batch of 8", _falls_below_8),
     Claim(
         "Tent is flat in the batch size for ViT at both levels and for GN at level 3",
@@ -188,16 +203,21 @@ FIGURE_4 = Experiment(
 
 
 def _mixture_bars(setting: Setting) -> list[Spot]:
-    """TTT learns from one image at a time; leaving a network alone needs no batch either."""
+    """TTT learns from one image at a time. Beside it the network alone sees the same images, few where TTT sees few."""
+    few = {"Tent": None, "TTT": setting.scale.slow_limit}
+    bars = (
+        ("no adapt", False, MILD), ("avg adapt", True, MILD), ("mix adapt", True, MIXED), (_ALONE_IN_MIXTURE, False, MIXED),
+    )  # fmt: skip
     return [
         place(
             setting, network, recipe, (label, network, level), column,
-            scenario=scenario, severity=LEVELS[level], batch_size=1 if recipe == "TTT" else 64,
+            scenario=scenario, severity=LEVELS[level], batch_size=1 if recipe == "TTT" else 64, most=few[label],
         )
         for level in LEVELS
         for label in ("TTT", "Tent")
         for network in NETWORKS
-        for column, recipe, scenario in zip(_BARS, ("NoAdapt", label, label), (MILD, MILD, MIXED), strict=True)
+        for column, adapts, scenario in bars
+        for recipe in [label if adapts else "NoAdapt"]
     ]  # fmt: skip
 
 
@@ -222,11 +242,11 @@ def _mixture_against(
 
 
 def _fails_less(view: View) -> Iterator[Part]:
-    """A failure is a mixture below no adaptation."""
+    """A failure is a mixture below no adaptation on the same images."""
     failures = {}
     for method in ("Tent", "TTT"):
         rows = [(method, network, level) for network in (GN, VIT) for level in LEVELS]
-        failures[method] = [row for row in rows if view.mean(*row, "mix adapt") < view.mean(*row, "no adapt")]
+        failures[method] = [row for row in rows if view.mean(*row, "mix adapt") < view.mean(*row, _ALONE_IN_MIXTURE)]
     tent, ttt = map(len, failures.values())
     yield ttt < tent, f"of 4 cases Tent fails in {tent}, TTT in {ttt}"
 
@@ -245,7 +265,7 @@ FIGURE_5 = Experiment(
     ),
     Claim(
         "Under the mixture Tent fails on GN at both levels and on ViT at level 5",
-        _mixture_against("no adapt", [*(("Tent", GN, level) for level in LEVELS), ("Tent", VIT, "level 5")]),
+        _mixture_against(_ALONE_IN_MIXTURE, [*(("Tent", GN, level) for level in LEVELS), ("Tent", VIT, "level 5")]),
     ),
     Claim("TTT on ViT varies much between runs", _ttt_varies_on_vit),
     Claim("On GN and ViT TTT fails less often under the mixture than Tent (3 of 4 cases)", _fails_less),
