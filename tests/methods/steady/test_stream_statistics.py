@@ -15,6 +15,7 @@ from wildtta.methods.steady.stream_statistics import (
     blended,
     change,
     followed_gains,
+    needed_advantage,
     share_of_stream,
 )
 
@@ -101,7 +102,14 @@ def test_moments_are_the_stated_blend() -> None:
 def test_the_share_falls_with_depth_unless_the_classes_were_seen() -> None:
     samples, depth = torch.tensor(48.0), torch.tensor([0.0, 0.75])
     shares = [share_of_stream(samples, depth, torch.tensor(trust)).tolist() for trust in (0.0, 0.5, 1.0)]
-    assert shares == [pytest.approx(row) for row in ([0.75, 0.1875], [0.75, 0.46875], [0.75, 0.75])]
+    assert shares == [pytest.approx(row) for row in ([0.75, 0.046875], [0.75, 0.3984375], [0.75, 0.75])]
+
+
+def test_the_fewer_classes_the_more_certainty_is_asked_for_until_they_have_been_seen() -> None:
+    asked = {
+        classes: [float(needed_advantage(torch.tensor(t), classes)) for t in (0.0, 1.0)] for classes in (2, 3, 101)
+    }
+    assert asked == {2: pytest.approx([0.11, 0.01]), 3: pytest.approx([0.06, 0.01]), 101: pytest.approx([0.011, 0.01])}
 
 
 def test_a_run_of_uncertain_samples_does_not_decide_for_the_others() -> None:

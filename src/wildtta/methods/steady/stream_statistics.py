@@ -4,13 +4,14 @@ A BatchNorm network is hurt by a shift because its layers normalise by the momen
 repair that, and ruin a network whose batch holds one class or one image. So the moments of the stream replace the source's
 by a share,
 
-    μ_l = μ_l⁰ + s_l (μ̂_l − μ_l⁰),    s_l = (1 − (1 − t)·l/L) · n / (n + 16),    l = 0 … L−1
+    μ_l = μ_l⁰ + s_l (μ̂_l − μ_l⁰),    s_l = (t + (1 − t)(1 − l/L)²) · n / (n + 16),    l = 0 … L−1
 
 (variances alike), with μ̂ the stream's moments and n the samples behind them. Three things decide how far they are trusted.
 
 **The classes seen.** The last layers' moments are made of the classes, the first layers' are not. So the share falls with
 depth, to nothing in a stream of few classes (t = 0), not at all where most classes have been answered (t = 1). The measure
-is that of ``evidence.py``: the sampling error of m of C classes.
+is that of ``evidence.py``: the sampling error of m of C classes. Answers by the stream's moments count for it also where they
+were not given: a shift that leaves the source one answer would else never show its classes.
 
 **A change.** The moments are those of about the last 1,000 samples, or since the inputs last changed. Whether they did, the
 first layer tells, before anything adapts: each sample has a mean and a log variance per channel, and the mean of the last
@@ -26,6 +27,11 @@ again what was answered wrongly sends just these. So the gain g is measured apar
 last ones of each stratum h, and weighed by how often they come in the long run, f:
 
     advantage = Σ_h f_h g_h / Σ_h f_h
+
+The fewer classes there are, the more a stream of one of them can gain certainty by moments that are wrong for it. So the
+advantage must be larger, as far as the classes have not all been seen:
+
+    advantage > 0.01 + 0.1 (1 − t) / (C − 1)
 """
 
 from __future__ import annotations
@@ -62,6 +68,10 @@ _FIRST_MIX, _MIX_MEMORY = 1024, 8192
 """The strata's frequencies are those of the first samples, and follow the later ones slowly: these count 1/e after so many."""
 _SMALLEST_ADVANTAGE = 0.01
 """Entropy in units of ln C by which the stream's moments must be more certain."""
+_FEW_CLASSES_DOUBT = 0.1
+"""C − 1 times what must be added to it where few of the classes have been seen."""
+_LATELY = 64
+"""Samples after which an answer by the stream's moments counts 1/e, whether it was given or not."""
 
 STATE = {
     "stream_mean": "channel",
@@ -76,6 +86,7 @@ STATE = {
     "last_sum": "first",
     "last_samples": "one",
     "answered": "class",
+    "adapted_lately": "class",
 }
 """What is kept, and per what: all layers' channels, the first layer's (mean and log variance), classes, strata, or once."""
 State = dict[str, Tensor]
@@ -99,8 +110,8 @@ def change(last: Tensor, stream: Moments, samples: tuple[Tensor, Tensor]) -> Ten
 
 
 def share_of_stream(samples: Tensor, depth: Tensor, trust: Tensor) -> Tensor:
-    """s = (1 − (1 − t)·l/L) · n / (n + 16) per channel, from ``depth`` l/L and the trust t in the classes seen."""
-    return (1 - (1 - trust) * depth) * samples / (samples + _SOURCE_WORTH)
+    """s = (t + (1 − t)(1 − l/L)²) · n / (n + 16) per channel, from ``depth`` l/L and the trust t in the classes seen."""
+    return (trust + (1 - trust) * (1 - depth).square()) * samples / (samples + _SOURCE_WORTH)
 
 
 def blended(sums: Moments, samples: Tensor, source: Moments, share: Tensor) -> Moments:
@@ -135,6 +146,11 @@ def advantage(state: State) -> Tensor:
     return (state["strata_mix"] * gains).sum() / state["strata_mix"].sum().clamp(min=1e-9)
 
 
+def needed_advantage(trust: Tensor, classes: int) -> Tensor:
+    """0.01 + 0.1 (1 − t)/(C − 1): by how much the stream's moments must be more certain, in units of ln C."""
+    return _SMALLEST_ADVANTAGE + _FEW_CLASSES_DOUBT * (1 - trust) / max(1, classes - 1)
+
+
 def answer_of(engine: Engine, images: Tensor, *, learning: bool) -> tuple[Output, State]:
     """The answer to ``images``, and the state after them where ``learning`` (else as it was): two passes, no gradient."""
     state = {name: engine.memory[name] for name in STATE}
@@ -162,9 +178,11 @@ def answer_of(engine: Engine, images: Tensor, *, learning: bool) -> tuple[Output
             entropy(output.logits).to(means.dtype) / math.log(engine.network.classes) for output in (plain, adapted)
         )
         state = followed_gains(state | {"stream_mean": means, "stream_square": squares}, before, after, len(images))
-    logits = torch.where(advantage(state) > _SMALLEST_ADVANTAGE, adapted.logits, plain.logits)
+        state["adapted_lately"] = _counted(state["adapted_lately"], adapted.logits, len(images), _LATELY)
+    needed = needed_advantage(_trust(state), engine.network.classes)
+    logits = torch.where(advantage(state) > needed, adapted.logits, plain.logits)
     if learning:
-        state["answered"] = _counted(state["answered"], logits, len(images))
+        state["answered"] = _counted(state["answered"], logits, len(images), _MEMORY)
     return plain.answering(logits), state
 
 
@@ -173,9 +191,10 @@ def _trust(state: State) -> Tensor:
 
     With two classes the errors on one alone are answers of the other, and both look as if they had been there.
     """
-    answered = state["answered"]
-    known = (len(answered) - 2) / max(1, len(answered) - 1)
-    return known * classes_trusted(answered) * (answered.sum() >= _FEWEST_ANSWERED - 1e-3)
+    answered, lately = state["answered"], state["adapted_lately"]
+    given = classes_trusted(answered) * (answered.sum() >= _FEWEST_ANSWERED - 1e-3)
+    found = classes_trusted(lately) * (lately.sum() >= _LATELY / 2)
+    return (len(answered) - 2) / max(1, len(answered) - 1) * torch.maximum(given, found)
 
 
 def _followed(state: State, first: Tensor) -> State:
@@ -203,7 +222,7 @@ def _followed(state: State, first: Tensor) -> State:
     }
 
 
-def _counted(answered: Tensor, logits: Tensor, images: int) -> Tensor:
-    """How often each class was answered, [C], over about 1,000 images; several answers of an image share its one."""
+def _counted(answered: Tensor, logits: Tensor, images: int, memory: int) -> Tensor:
+    """How often each class was answered, [C], over about ``memory`` images; several answers of an image share its one."""
     counts = torch.zeros_like(answered).index_add_(0, logits.argmax(1), answered.new_ones(len(logits)))
-    return math.exp(-images / _MEMORY) * answered + counts * (images / len(logits))
+    return math.exp(-images / memory) * answered + counts * (images / len(logits))
