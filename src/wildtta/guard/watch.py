@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from wildtta.guard.appearance import alike, novelty
+from wildtta.guard.appearance import alike, familiar, novelty
 from wildtta.guard.audit import Audit, look_facts
 from wildtta.guard.comparison import Comparison, Present
 from wildtta.guard.evidence import probabilities
@@ -207,20 +207,26 @@ class Watch:
         enough = len(self._memory) >= 2 * self.guard.sample
         ask = enough and self.judge.asks_memory and not self._resting
         known = self._memory.draw(min(len(latest), len(self._memory))) if ask else []
-        newcomers = self._memory.newcomers(self.judge.images - self._looked, len(latest))
-        self._looked = self.judge.images
+        since, self._looked = self.judge.images - self._looked, self.judge.images
+        newcomers = self._memory.newcomers(since, len(latest))
         self._pending = Comparison.of(engine, self._shadow, self._present, latest, known, newcomers)
         if enough and self._lends and self.guard.act:
-            self._lend_memory(engine, self._pending)
+            self._lend_memory(engine, self._pending, since)
 
-    def _lend_memory(self, engine: Engine, latest: Comparison) -> None:
-        """Tell the method what is remembered of the stream."""
+    def _lend_memory(self, engine: Engine, latest: Comparison, samples: int) -> None:
+        """Tell the method what is remembered of the stream, of which so many ``samples`` came since the last look."""
         shape = latest.kinds.shape[1:]
         kept = [(one.probabilities, *one.looks) for one in self._memory if one.looks and one.looks[0].shape == shape]
         if len(kept) > 1:
             source, kinds, thumbnails = (torch.stack(column) for column in zip(*kept, strict=True))
-            new = novelty(thumbnails, latest.thumbnails)
-            engine.method.reviewed(engine, Review(source, alike(kinds, latest.kinds), new))
+            review = Review(
+                probabilities=source,
+                alike=alike(kinds, latest.kinds),
+                novelty=novelty(thumbnails, latest.thumbnails),
+                familiar=familiar(kinds, latest.kinds),
+                samples=samples,
+            )
+            engine.method.reviewed(engine, review)
 
     def _finish_look(self, engine: Engine) -> None:
         """Read the numbers of the last look, judge them, act."""
