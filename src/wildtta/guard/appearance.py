@@ -4,8 +4,8 @@
 contrast, how rough they are. Other classes, or harder images of the same kind, hardly do. So a remembered image of the same
 kind still speaks about the stream as it is now, and one of another kind does not.
 
-**Known.** Among several kinds that are remembered, the latest images are of a known one where they have neighbours: as close
-as remembered ones are to each other. Their own scatter does not count, so that images which are all alike seem no newer.
+**Known.** The latest images are of a known kind where they have neighbours among earlier ones, as close as these are to each
+other. Their own scatter does not count, so that images which are all alike seem no newer.
 
 **New.** Images that repeat each other carry no information, however many they are: grey ones, or a camera that is stuck.
 Coarse thumbnails show it, by how far they differ among each other.
@@ -22,9 +22,9 @@ from wildtta.guard.samples import Call
 _SAME, _OTHER = 2.0, 4.0
 """Squared distance up to which an image is of the kind of others, and from which on it is not (their own mean is 1)."""
 _NEIGHBOUR = 8
-"""The neighbour that is measured to, the nearest being the first: a kind of which fewer are remembered is new."""
+"""The neighbour that is measured to, the nearest being the first: a kind of which fewer were seen is new."""
 _KNOWN, _UNKNOWN = 2.0, 4.0
-"""Squared distance to it, up to which a kind is known, and from which on it is not (that of remembered ones is 1)."""
+"""Squared distance to it, up to which a kind is known, and from which on it is not (that of the known ones is 1)."""
 _REPEATED, _NEW = 0.01, 0.05
 """Variance of thumbnails, in units of that of remembered ones, up to which images only repeat each other."""
 _THUMBNAIL = 4

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,8 @@ _LAG = 5120
 """Images by which suspicion may follow what caused it: a drift is small for long before it can be told from chance."""
 _SNAPSHOTS, _APART = 4, 2560
 _DECISIONS = 1000
+_RECENT_LOOKS = 8
+"""Looks whose images say which kind is the usual one at present."""
 
 
 class Watch:
@@ -62,6 +65,8 @@ class Watch:
         self._lends = shadow is None
         self._queue = Queue(guard.shadow, draw)
         self._memory = Memory(guard.memory, draw)
+        self._kinds: deque[Tensor] = deque(maxlen=_RECENT_LOOKS)
+        """Of the images of the latest looks, [n, F] each."""
         self._snapshots = Snapshots(_SNAPSHOTS, _APART)
         self._pending: Comparison | None = None
         self._suspected_since: int | None = None
@@ -170,6 +175,7 @@ class Watch:
         self._pending = None
         self._queue.clear()
         self._memory.clear()
+        self._kinds.clear()
         self._snapshots.clear()
 
     def roll_back(self, engine: Engine) -> None:
@@ -216,6 +222,8 @@ class Watch:
     def _lend_memory(self, engine: Engine, latest: Comparison, samples: int) -> None:
         """Tell the method what is remembered of the stream, of which so many ``samples`` came since the last look."""
         shape = latest.kinds.shape[1:]
+        recent = [kinds for kinds in self._kinds if kinds.shape[1:] == shape]
+        self._kinds.append(latest.kinds)
         kept = [(one.probabilities, *one.looks) for one in self._memory if one.looks and one.looks[0].shape == shape]
         if len(kept) > 1:
             source, kinds, thumbnails = (torch.stack(column) for column in zip(*kept, strict=True))
@@ -223,7 +231,7 @@ class Watch:
                 probabilities=source,
                 alike=alike(kinds, latest.kinds),
                 novelty=novelty(thumbnails, latest.thumbnails),
-                familiar=familiar(kinds, latest.kinds),
+                familiar=familiar(torch.cat([kinds[:0], *recent]), latest.kinds),
                 samples=samples,
             )
             engine.method.reviewed(engine, review)

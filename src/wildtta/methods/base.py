@@ -34,7 +34,7 @@ class Review:
     novelty: Tensor
     """0 where the latest samples only repeat each other, 1 where they differ as remembered ones do."""
     familiar: Tensor
-    """How far the latest samples are of a kind that is remembered, in [0, 1]."""
+    """How far the latest samples are of the kind of those shortly before, in [0, 1]."""
     samples: int
     """That came since the last review."""
 

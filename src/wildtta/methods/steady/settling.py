@@ -9,8 +9,8 @@ is drawn to stays the same; only the way takes longer.
 the last steps. On the way D̄ lags behind; where D grows no more, D̄ catches up. The average runs by the steps that were really
 taken: neither a rest without evidence nor short steps look like an arrival.
 
-**A new kind** of samples begins a new way. Whether it is new, a guard's memory tells, which was drawn from the stream by
-chance. Without a guard, and where inputs are no images, nothing settles.
+**A new kind** of samples begins a new way. Whether it is new, a guard tells, by what images look like that it draws from the
+stream. Without a guard, and where inputs are no images, nothing settles.
 """
 
 from __future__ import annotations
