@@ -164,8 +164,13 @@ def guard_aware(attacker: Attacker) -> Iterator[Tensor]:
     yield from _against(attacker, agreement=2.0)
 
 
-def _against(attacker: Attacker, *, agreement: float) -> Iterator[Tensor]:
-    network = attacker.victim.network
+def new_kind(attacker: Attacker) -> Iterator[Tensor]:
+    """Anti-aligned on images at a third of their contrast, by somebody who knows that a new kind is learned at full pace."""
+    yield from _against(attacker, agreement=0.0, contrast=1 / 3)
+
+
+def _against(attacker: Attacker, *, agreement: float, contrast: float = 1.0) -> Iterator[Tensor]:
+    network, middle = attacker.victim.network, (attacker.low + attacker.high) / 2
     for size in attacker.sizes:
         known = attacker.draw(BATCH)
         images, labels = attacker.images[known], attacker.labels[known]
@@ -177,7 +182,7 @@ def _against(attacker: Attacker, *, agreement: float) -> Iterator[Tensor]:
                     published = attacker.source(images).softmax(1)
                 aim = aim - agreement * cross_entropy(logits, published)
         harm = _gradient(attacker, aim)
-        start = attacker.images[attacker.draw(size)]
+        start = torch.lerp(middle, attacker.images[attacker.draw(size)], contrast)
         yield attacker.descend(start, lambda x, harm=harm: _alignment(attacker, x, harm))  # type: ignore[misc]
 
 
@@ -213,4 +218,5 @@ ATTACKS: dict[str, Callable[[Attacker], Iterator[Tensor]]] = {
     "confident noise": confident_noise,
     "anti-aligned": anti_aligned,
     "knows the guard": guard_aware,
+    "new kind": new_kind,
 }

@@ -8,7 +8,7 @@ import torch
 from wildtta.corruptions import corrupt
 from wildtta.glyphs import Glyphs
 from wildtta.glyphs.networks import normalise
-from wildtta.guard.appearance import alike, kind, novelty, thumbnail
+from wildtta.guard.appearance import alike, familiar, kind, novelty, thumbnail
 
 
 def test_the_values_are_those_of_numpy() -> None:
@@ -33,9 +33,37 @@ def test_images_of_one_corruption_are_alike_and_others_are_not() -> None:
                 assert float(alike(own, theirs).mean()) < 0.05
 
 
+def test_a_kind_is_known_where_enough_of_it_is_remembered() -> None:
+    glyphs = Glyphs(256).images(np.arange(256))
+    noise, blur, pale = (
+        kind(normalise(corrupt(glyphs, name, 4, seed=0))) for name in ("gaussian_noise", "defocus_blur", "contrast")
+    )
+    both = torch.cat([noise[:128], blur[:128]])
+    for known, latest, expected in (
+        (noise[:128], noise[128:160], 1),
+        (noise[:128], blur[:32], 0),
+        (both, noise[128:160], 1),
+        (both, blur[128:160], 1),
+        (both, pale[:32], 0),
+        (torch.cat([noise[:248], blur[:4]]), blur[128:160], 0),
+        (noise[:8], noise[8:40], 0),
+    ):
+        assert float(familiar(known, latest)) == expected
+
+
+def test_images_that_are_all_alike_are_no_newer_for_it() -> None:
+    """Somebody who sends images of one brightness and contrast does not make them a new kind."""
+    noise = kind(normalise(corrupt(Glyphs(160).images(np.arange(160)), "gaussian_noise", 4, seed=0)))
+    middle = noise[:128].mean(0)
+    same = middle + 0.01 * (noise[128:] - middle)
+    assert float(familiar(noise[:128], same)) == 1
+    assert float(alike(noise[:128], same).mean()) < 0.05
+
+
 def test_what_is_no_image_is_like_nothing() -> None:
     tokens = kind(torch.ones(4, 9, dtype=torch.int64))
     assert tokens.shape == (4, 0)
+    assert float(familiar(tokens, tokens)) == 0
     assert alike(tokens, tokens).tolist() == [0, 0, 0, 0]
     assert float(novelty(thumbnail(torch.ones(4, 9, dtype=torch.int64)), tokens)) == 1
 

@@ -188,6 +188,19 @@ def test_what_shows_on_one_side_alone_is_no_harm(harm: dict[str, float]) -> None
     assert not _decisions({}, harm, looks=100, mixed=True)
 
 
+def test_classes_that_get_back_what_the_source_had_taken_from_them_are_no_takeover() -> None:
+    """A source that answers 0 to 60 % of the images, and a network that gives most of these to eight other classes."""
+    rng, judge = np.random.default_rng(0), Judge(Ladder(0.01), 200)
+
+    def side() -> Compared:
+        source = np.where(rng.random(32) < 0.6, 0, rng.integers(1, 200, 32))
+        adapted = np.where((source == 0) & (rng.random(32) < 0.9), rng.integers(1, 9, 32), source)
+        return Compared(source=source.tolist(), adapted=adapted.tolist())
+
+    assert not any(judge.see(Look(side(), side()), can_return=True) for _ in range(200))
+    assert judge.suspects
+
+
 def test_the_memory_is_asked_only_where_the_latest_images_give_reason() -> None:
     rng, judge = np.random.default_rng(0), Judge(Ladder(0.01), 20)
     asked = []

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from wildtta.guard.evidence import correctness_lost, lost_certainty, lost_spread, probabilities, spread, taken_over
+from wildtta.guard.evidence import (
+    Gains,
+    correctness_lost,
+    lost_certainty,
+    lost_spread,
+    probabilities,
+    spread,
+    taken_over,
+)
 
 
 def test_the_mean_spread_of_all_pairs_is_certainty_minus_chance() -> None:
@@ -71,3 +79,15 @@ def test_lost_certainty_is_lost_accuracy_where_certainty_is_the_chance_of_being_
 def test_takeover_and_correctness() -> None:
     assert [taken_over(s, a, (5, 6)) for s, a in ((1, 5), (5, 6), (6, 2), (1, 2))] == [1.0, 0.0, -1.0, 0.0]
     assert correctness_lost([1, 1, 2, 2], [1, 3, 3, 2], [1, 1, 3, 0]) == [0.0, 1.0, -1.0, 0.0]
+
+
+def test_answers_are_bunched_less_where_two_images_get_the_same_one_less_than_half_as_often() -> None:
+    """Half of the source's answers are class 0, the others even over 50: Σ s² = 0.25 + 50/100² = 0.255."""
+    for kept, expected in ((0.4, False), (0.3, True)):  # of class 0; the rest goes to classes 51 to 99
+        gains = Gains()
+        for turn in range(2000):
+            source = 0 if turn % 2 else 1 + (turn // 2) % 50
+            moved = source == 0 and (turn // 2) % 50 >= 100 * kept
+            gains.follow(source, 51 + (turn // 2) % 49 if moved else source)
+        assert gains.bunched_less is expected
+    assert not Gains().bunched_less

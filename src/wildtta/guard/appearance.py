@@ -4,6 +4,9 @@
 contrast, how rough they are. Other classes, or harder images of the same kind, hardly do. So a remembered image of the same
 kind still speaks about the stream as it is now, and one of another kind does not.
 
+**Known.** The latest images are of a known kind where they have neighbours among earlier ones, as close as these are to each
+other. Their own scatter does not count, so that images which are all alike seem no newer.
+
 **New.** Images that repeat each other carry no information, however many they are: grey ones, or a camera that is stuck.
 Coarse thumbnails show it, by how far they differ among each other.
 """
@@ -18,6 +21,10 @@ from wildtta.guard.samples import Call
 
 _SAME, _OTHER = 2.0, 4.0
 """Squared distance up to which an image is of the kind of others, and from which on it is not (their own mean is 1)."""
+_NEIGHBOUR = 8
+"""The neighbour that is measured to, the nearest being the first: a kind of which fewer were seen is new."""
+_KNOWN, _UNKNOWN = 2.0, 4.0
+"""Squared distance to it, up to which a kind is known, and from which on it is not (that of the known ones is 1)."""
 _REPEATED, _NEW = 0.01, 0.05
 """Variance of thumbnails, in units of that of remembered ones, up to which images only repeat each other."""
 _THUMBNAIL = 4
@@ -56,6 +63,20 @@ def alike(known: Tensor, latest: Tensor) -> Tensor:
     return torch.nan_to_num((_OTHER - distance) / (_OTHER - _SAME)).clamp(0, 1)
 
 
+def familiar(known: Tensor, latest: Tensor) -> Tensor:
+    """How far the ``latest`` [n, F] are of a kind that is among the ``known`` [m, F], in [0, 1]; 0 for what is no image.
+
+    By the squared distance to the eighth neighbour among the known, the median over the latest, beside the same of the known
+    themselves. Features are in units of the known ones' variance.
+    """
+    if not latest.shape[1] or len(known) <= _NEIGHBOUR:
+        return known.new_zeros(())
+    unit = known.var(dim=0).clamp(min=_SMALLEST).sqrt()
+    own, far = (_to_neighbour(x / unit, known / unit, place) for x, place in ((known, _NEIGHBOUR), (latest, _NEIGHBOUR - 1)))
+    share = far.median() / own.median().clamp(min=_SMALLEST)
+    return torch.nan_to_num((_UNKNOWN - share) / (_UNKNOWN - _KNOWN)).clamp(0, 1)
+
+
 def novelty(known: Tensor, latest: Tensor) -> Tensor:
     """How far the ``latest`` thumbnails [n, F] differ among each other, beside the ``known`` [m, F]: 0 where they repeat, else 1.
 
@@ -65,6 +86,12 @@ def novelty(known: Tensor, latest: Tensor) -> Tensor:
         return latest.new_ones(())
     share = latest.var(dim=0).sum() / known.var(dim=0).sum().clamp(min=_SMALLEST)
     return torch.nan_to_num((share - _REPEATED) / (_NEW - _REPEATED), nan=1.0).clamp(0, 1)
+
+
+def _to_neighbour(samples: Tensor, known: Tensor, place: int) -> Tensor:
+    """Squared distance of each of the ``samples`` [n, F] to its neighbour number ``place`` (from 0) among the ``known``, [n]."""
+    distances = (samples[:, None] - known).square().sum(2)
+    return distances.sort(dim=1).values[:, place]
 
 
 def _is_image(call: Tensor) -> bool:

@@ -23,7 +23,10 @@ statistics make them do. Entropy minimisation makes certain whatever it does, so
 **Takeover.** Where a few classes take over, their share is the fastest sign: how often does the adapted network answer one of
 them, and how often the source? They are the ones that have gained most so far, on the latest images and on remembered ones,
 so that the bet on them is fixed before an image is seen. (A class that has its time in a stream in class order gains on the
-latest alone, one that is answered better than before on the remembered alone.)
+latest alone, one that is answered better than before on the remembered alone.) Where the source gives most images a few
+answers and the adapted network does not, the classes that get these images back gain too. So nothing is bet while the adapted
+network's answers are bunched less than half as much as the source's, by Σ_c (share of c)², the chance that two images get
+the same answer.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ from torch import Tensor
 
 _MOST_OF_A_PAIR = 0.25
 """Of the spread that one pair may add: no single pair decides, and bets can be four times as high."""
+_LESS_BUNCHED = 0.5
 _GROWTH = math.exp(1 / 256)
 """Of an image's weight: suspects gained among about the last 256 that were compared."""
 
@@ -108,6 +112,13 @@ class Gains:
         """The ``number`` classes that gained most."""
         shares = self.shares()
         return tuple(sorted(shares, key=shares.__getitem__, reverse=True)[:number])
+
+    @property
+    def bunched_less(self) -> bool:
+        """Whether Σ_c (share of c)² of the adapted network is less than half of the source's."""
+        source = sum(share * share for share in self._source.values())
+        adapted = sum((self._source.get(c, 0.0) + gain) ** 2 for c, gain in self._gains.items())
+        return adapted < _LESS_BUNCHED * source
 
     def given_by_source(self, c: int) -> float:
         """The share of the images to which the source gives ``c``."""

@@ -131,7 +131,8 @@ class Judge:
 
     - ``spread``: the mean lost spread is at most the margin;
     - ``certainty``: the source is not more certain where the networks disagree, by the margin on average;
-    - ``takeover``: the suspected classes have at most the source's share of the answers, plus the margin;
+    - ``takeover``: the suspected classes have at most the source's share of the answers, plus the margin (not bet on where
+      the adapted network's answers to remembered images so far are bunched less than half as much as the source's);
     - ``statistics``: certainty on the images since the last look alone, where a batch's images take part in each other's
       answers: what harms them is then the batch, and no weight;
     - ``labels``: where labels come in, the adapted network is right at least as often as the source.
@@ -204,7 +205,8 @@ class Judge:
             [taken_over(source, adapted, suspects) for source, adapted in zip(side.source, side.adapted, strict=True)]
             for side in (fresh, again)
         )
-        self._takeover.observe(taken, taken_again, in_flood=flood)
+        # As far as the past tells: what is not bet on is chosen before it is seen.
+        self._takeover.observe(taken, [] if self._gained_again.bunched_less else taken_again, in_flood=flood)
         if look.mixed:
             self._statistics.observe(look.fresh.certainty)
         self._asked = bool(again.source)

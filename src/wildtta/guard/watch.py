@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 import random
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from wildtta.guard.appearance import alike, novelty
+from wildtta.guard.appearance import alike, familiar, novelty
 from wildtta.guard.audit import Audit, look_facts
 from wildtta.guard.comparison import Comparison, Present
 from wildtta.guard.evidence import probabilities
@@ -38,6 +39,8 @@ _LAG = 5120
 """Images by which suspicion may follow what caused it: a drift is small for long before it can be told from chance."""
 _SNAPSHOTS, _APART = 4, 2560
 _DECISIONS = 1000
+_RECENT_LOOKS = 8
+"""Looks whose images say which kind is the usual one at present."""
 
 
 class Watch:
@@ -62,6 +65,8 @@ class Watch:
         self._lends = shadow is None
         self._queue = Queue(guard.shadow, draw)
         self._memory = Memory(guard.memory, draw)
+        self._kinds: deque[Tensor] = deque(maxlen=_RECENT_LOOKS)
+        """Of the images of the latest looks, [n, F] each."""
         self._snapshots = Snapshots(_SNAPSHOTS, _APART)
         self._pending: Comparison | None = None
         self._suspected_since: int | None = None
@@ -170,6 +175,7 @@ class Watch:
         self._pending = None
         self._queue.clear()
         self._memory.clear()
+        self._kinds.clear()
         self._snapshots.clear()
 
     def roll_back(self, engine: Engine) -> None:
@@ -207,20 +213,28 @@ class Watch:
         enough = len(self._memory) >= 2 * self.guard.sample
         ask = enough and self.judge.asks_memory and not self._resting
         known = self._memory.draw(min(len(latest), len(self._memory))) if ask else []
-        newcomers = self._memory.newcomers(self.judge.images - self._looked, len(latest))
-        self._looked = self.judge.images
+        since, self._looked = self.judge.images - self._looked, self.judge.images
+        newcomers = self._memory.newcomers(since, len(latest))
         self._pending = Comparison.of(engine, self._shadow, self._present, latest, known, newcomers)
         if enough and self._lends and self.guard.act:
-            self._lend_memory(engine, self._pending)
+            self._lend_memory(engine, self._pending, since)
 
-    def _lend_memory(self, engine: Engine, latest: Comparison) -> None:
-        """Tell the method what is remembered of the stream."""
+    def _lend_memory(self, engine: Engine, latest: Comparison, samples: int) -> None:
+        """Tell the method what is remembered of the stream, of which so many ``samples`` came since the last look."""
         shape = latest.kinds.shape[1:]
+        recent = [kinds for kinds in self._kinds if kinds.shape[1:] == shape]
+        self._kinds.append(latest.kinds)
         kept = [(one.probabilities, *one.looks) for one in self._memory if one.looks and one.looks[0].shape == shape]
         if len(kept) > 1:
             source, kinds, thumbnails = (torch.stack(column) for column in zip(*kept, strict=True))
-            new = novelty(thumbnails, latest.thumbnails)
-            engine.method.reviewed(engine, Review(source, alike(kinds, latest.kinds), new))
+            review = Review(
+                probabilities=source,
+                alike=alike(kinds, latest.kinds),
+                novelty=novelty(thumbnails, latest.thumbnails),
+                familiar=familiar(torch.cat([kinds[:0], *recent]), latest.kinds),
+                samples=samples,
+            )
+            engine.method.reviewed(engine, review)
 
     def _finish_look(self, engine: Engine) -> None:
         """Read the numbers of the last look, judge them, act."""

@@ -33,6 +33,10 @@ class Review:
     """How far each of these is of the kind of the latest ones, [m] in [0, 1]."""
     novelty: Tensor
     """0 where the latest samples only repeat each other, 1 where they differ as remembered ones do."""
+    familiar: Tensor
+    """How far the latest samples are of the kind of those shortly before, in [0, 1]."""
+    samples: int
+    """That came since the last review."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from wildtta.methods.registry import register
 from wildtta.methods.sar2.method import SAR2
 from wildtta.methods.sar2.redundancy import Normalisation
 from wildtta.methods.steady.evidence import classes_seen, no_evidence, rising, weighed
+from wildtta.methods.steady.settling import followed_way, no_way
 from wildtta.methods.steady.stream_statistics import answer_of, no_statistics
 from wildtta.methods.steady.support import faded, supported
 from wildtta.network.output import logits_of
@@ -30,8 +31,8 @@ _LARGEST_CAP = 0.3
 _WINDOW_PER_CLASS, _SMALLEST_WINDOW = 5, 1000
 _FLOOD = (2.0, 4.0)
 """Classes among the last 256 samples up to which they say nothing about a shift, and from which on they do."""
-_REVIEWED = ("support", "novelty")
-"""What a guard's memory says; 1 without a guard."""
+_REVIEWED = ("support", "novelty", "pace")
+"""What follows from a guard's memory; 1 without a guard."""
 _EPSILON = 2.5e-8
 """Keeps the bounded gradient finite where it is 0."""
 
@@ -95,7 +96,8 @@ class Steady(SAR2):
     (``methods/steady/stream_statistics.py``): two passes, no backward.
 
     With a guard, what it remembers of the stream has a say: a is at most what remembered samples of the same kind
-    agree with, and samples that only repeat each other change nothing (``methods/steady/support.py``).
+    agree with, and samples that only repeat each other change nothing (``methods/steady/support.py``). Where the weights have
+    arrived, on samples of a known kind, steps and pull are cut down to a tenth (``methods/steady/settling.py``).
 
     The measurements are in docs/results/no-harm.md.
     """
@@ -163,6 +165,8 @@ class Steady(SAR2):
         if self.evidence:
             state |= no_evidence(classes, dtype=engine.dtype, device=engine.device)
             state |= {name: torch.ones((), dtype=engine.dtype, device=engine.device) for name in _REVIEWED}
+            assert engine.source is not None
+            state |= no_way(engine.source, engine.dtype)
         if self.class_cap is not None:
             state["class_shares"] = torch.full((classes,), 1 / classes, dtype=engine.dtype, device=engine.device)
         return state
@@ -208,6 +212,10 @@ class Steady(SAR2):
         if self.evidence and not engine.norms:
             engine.memory["support"].copy_(supported(review.probabilities, review.alike))
             engine.memory["novelty"].copy_(review.novelty)
+            length = self._strength(engine) * engine.memory["pace"]
+            way, pace = followed_way(engine.memory, engine.learnables.vector(), length, review)
+            for name, value in (way | {"pace": pace}).items():
+                engine.memory[name].copy_(value)
 
     def answered(self, engine: Engine, output: Output) -> Output:
         if not self.evidence:
@@ -227,7 +235,7 @@ class Steady(SAR2):
         if self.gradient_bound is not None:
             longest = self.gradient_bound * engine.source_norm
             gradient = gradient * (longest / (gradient.norm() + _EPSILON)).clamp(max=1.0)
-        return gradient * self._strength(engine) if self.evidence else gradient
+        return gradient * (self._strength(engine) * engine.memory["pace"]) if self.evidence else gradient
 
     def updated(self, engine: Engine, theta: Tensor) -> Tensor:
         if self.source_pull is None:
@@ -247,7 +255,7 @@ class Steady(SAR2):
             return 1.0
         memory = engine.memory
         classes = rising(classes_seen(memory["present"]), _FLOOD)
-        return torch.maximum(memory["recent_trust"], classes) * memory["novelty"]
+        return torch.maximum(memory["recent_trust"], classes) * memory["novelty"] * memory["pace"]
 
     def remember(self, engine: Engine, first: Output, selection: Selection, allowed: Tensor) -> None:
         super().remember(engine, first, selection, allowed)

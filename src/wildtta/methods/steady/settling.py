@@ -1,0 +1,54 @@
+"""How far a sample may move a network that has arrived where its stream draws it.
+
+Steps and the pull to the source balance at some place. Once the network is there, ordinary samples of the same kind have
+little to add. But whoever wants to do harm needs steps: how far 2,000 inputs can push is their number times the length of a
+step. So a network that has settled takes a smaller share of each step, and is pulled back by the same share. The place that it
+is drawn to stays the same; only the way takes longer.
+
+**Whether it has arrived**, its own way tells: how far it is from where it began, D, beside an average D̄ of the same over
+the last steps. On the way D̄ lags behind; where D grows no more, D̄ catches up. The average runs by the steps that were really
+taken: neither a rest without evidence nor short steps look like an arrival.
+
+**A new kind** of samples begins a new way. Whether it is new, a guard tells, by what images look like that it draws from the
+stream. Without a guard, and where inputs are no images, nothing settles.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from wildtta.methods.steady.evidence import rising
+
+if TYPE_CHECKING:
+    from wildtta.methods.base import Review
+
+_AVERAGE = 400
+"""Samples, each as far as steps were taken, after which a distance counts 1/e in D̄."""
+_ARRIVED = (0.5, 0.8)
+"""D̄/D up to which the network is on its way, and from which on it has arrived."""
+_SHORTEST = 0.1
+"""Share of a step that is left in the end: a slow change is still followed."""
+
+
+def no_way(source: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
+    """The state before the first review, from the weights at the start [P]: where the way began, and D̄."""
+    return {"way_start": source.clone(), "way_average": torch.zeros((), dtype=dtype, device=source.device)}
+
+
+def followed_way(
+    state: dict[str, Tensor], weights: Tensor, length: Tensor, review: Review
+) -> tuple[dict[str, Tensor], Tensor]:
+    """The state after a ``review``, and the share of a step to take from now on.
+
+    ``weights`` [P] are the present ones, ``length`` the share of whole steps that was taken since the last review.
+    """
+    steps = review.samples * length
+    start = torch.lerp(weights, state["way_start"], review.familiar.to(weights.dtype))
+    distance = (weights - start).norm().to(state["way_average"].dtype)
+    known = review.familiar * state["way_average"]
+    average = distance + (known - distance) * (-steps / _AVERAGE).exp()
+    arrived = rising(average / distance.clamp(min=1e-12), _ARRIVED) * (distance > 0)
+    return {"way_start": start, "way_average": average}, 1 - (1 - _SHORTEST) * arrived * review.familiar

@@ -1,0 +1,118 @@
+"""How far a sample moves a network that has settled."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import wildtta
+from toy_networks import build, images
+from wildtta.corruptions import corrupt
+from wildtta.glyphs import Glyphs, network
+from wildtta.glyphs.networks import normalise
+from wildtta.methods.base import Review
+from wildtta.methods.steady.settling import followed_way, no_way
+
+WHOLE = torch.tensor(1.0)
+
+
+def review(*, familiar: float = 1.0, samples: int = 64) -> Review:
+    """With 64 remembered samples of a strong shift."""
+    shifted = torch.randn(64, 20, generator=torch.Generator().manual_seed(0)) + 3 * torch.eye(20)[0]
+    return Review(
+        probabilities=shifted.softmax(1),
+        alike=torch.ones(64),
+        novelty=torch.tensor(1.0),
+        familiar=torch.tensor(familiar),
+        samples=samples,
+    )
+
+
+def paces(distances: list[float], *, familiar: float = 1.0, length: float = 1.0) -> list[float]:
+    """The pace after every 64 samples of a way with these distances from its start."""
+    state, found = no_way(torch.zeros(3), torch.float32), []
+    for distance in distances:
+        weights = torch.tensor([0.6, 0.8, 0.0]) * distance
+        state, pace = followed_way(state, weights, torch.tensor(length), review(familiar=familiar))
+        found.append(float(pace))
+    return found
+
+
+@pytest.mark.parametrize("length", [1.0, 0.25])
+def test_steps_are_whole_on_the_way_and_a_tenth_after_it(length: float) -> None:
+    """By the formula: D̄ follows D as exp(−steps/400), and the pace falls from 1 to 0.1 between D̄/D = 0.5 and 0.8."""
+    average, expected = 0.0, []
+    distances = [0.01 * min(k, 20) for k in range(1, 201)]
+    for distance in distances:
+        average += (1 - math.exp(-64 * length / 400)) * (distance - average)
+        expected.append(1 - 0.9 * min(max((average / distance - 0.5) / 0.3, 0), 1))
+    way = paces(distances, length=length)
+    assert way == pytest.approx(expected, abs=1e-4)
+    assert way[:6] == [1.0] * 6
+    assert way[-1] == pytest.approx(0.1)
+
+
+def test_nothing_settles_where_nothing_was_learned_or_the_kind_is_new() -> None:
+    assert paces([0.0] * 60) == [1.0] * 60
+    assert paces([0.2] * 60, familiar=0.0) == [1.0] * 60
+
+
+def test_a_new_kind_begins_a_new_way_where_the_network_is() -> None:
+    place = torch.tensor([0.6, 0.8, 0.0])
+    state = no_way(torch.zeros(3), torch.float32)
+    for _ in range(60):
+        state, pace = followed_way(state, place, WHOLE, review())
+    assert float(pace) == pytest.approx(0.1)
+    state, pace = followed_way(state, place, WHOLE, review(familiar=0.0))
+    assert float(pace) == 1
+    torch.testing.assert_close(state["way_start"], place)
+    for k in range(1, 6):
+        state, pace = followed_way(state, place + 0.01 * k, WHOLE, review())
+        assert float(pace) == 1
+
+
+def test_a_settled_network_takes_a_tenth_of_a_step_and_of_the_way_back() -> None:
+    """At rest only the pull is left: 4 % of the way per 64 samples, or 1 − 0.96^0.1 of it."""
+    moved, left = [], []
+    for pace in (1.0, 0.1):
+        for strength, found in ((1.0, moved), (0.0, left)):
+            model = wildtta.adapt(build("gn_resnet", dtype=torch.float64), "steady", warmup=1)
+            engine = model.engine
+            assert engine.source is not None
+            away = 0.0 if strength else 0.01
+            engine.learnables.assign(engine.source + away)
+            for name, value in (("strength", strength), ("pace", pace), ("recent_trust", 1.0)):
+                engine.memory[name].fill_(value)
+            model(images("gn_resnet", 64).double())
+            found.append(engine.learnables.vector() - engine.source)
+    torch.testing.assert_close(moved[1] / 0.96**0.1, 0.1 * moved[0] / 0.96)
+    torch.testing.assert_close(left[0], torch.full_like(left[0], 0.0096))
+    torch.testing.assert_close(left[1], torch.full_like(left[1], 0.01 * 0.96**0.1))
+
+
+def test_without_a_guard_nothing_settles_and_what_had_settled_moves_again() -> None:
+    """What a memory said fades where nobody asks it again: 1 − 0.9/e of a step after 5,000 samples."""
+    found = []
+    for pace in (1.0, 0.1):
+        model = wildtta.adapt(build("gn_resnet"), "steady", warmup=1)
+        model.engine.memory["pace"].fill_(pace)
+        for _ in range(50):
+            model(images("gn_resnet", 100))
+        found.append(float(model.engine.memory["pace"]))
+    assert found == pytest.approx([1, 1 - 0.9 / math.e], abs=1e-3)
+
+
+def test_a_guarded_network_settles_on_its_stream_and_learns_a_new_kind_at_full_pace() -> None:
+    numbers = np.random.default_rng(0).permutation(2560)
+    noisy = normalise(corrupt(Glyphs(2560).images(numbers), "gaussian_noise", 4, index=numbers))
+    model = wildtta.adapt(network("resnet_gn"), "steady", guard=wildtta.Guard())
+    for batch in noisy.split(64):
+        model(batch)
+    assert float(model.engine.distance()) > 0.005
+    assert float(model.engine.memory["pace"]) < 0.5
+    for batch in (0.3 * noisy[:640]).split(64):  # another kind: pale
+        model(batch)
+    assert float(model.engine.memory["pace"]) == pytest.approx(1, abs=0.01)
