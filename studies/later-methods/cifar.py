@@ -93,7 +93,8 @@ def main() -> None:
     if given.part == "run":
         run(given)
     else:
-        show(table(read(given.out / "cifar.jsonl")), "cifar-10-c", given.into)
+        journals = sorted(given.out.glob("cifar.jsonl*"))  # packed where it is kept: results/
+        show(table(read(journals)), "cifar-10-c", given.into)
 
 
 if __name__ == "__main__":
