@@ -53,10 +53,33 @@ def accuracy(model: wildtta.Adapter, images: Tensor, labels: Tensor) -> float:
     return 100 * float(torch.stack(right).sum()) / len(labels)
 
 
+def where(victim: wildtta.Adapter, warmed: wildtta.Adapter, images: Tensor, labels: Tensor) -> Row:
+    """Where the harm lies: accuracy with the weights from before the attack, with the other state from before, at the source."""
+    mixed, engine = copy.deepcopy(victim), warmed.engine
+    after = mixed.engine.learnables.vector()
+    mixed.engine.learnables.assign(engine.learnables.vector())
+    weights_back = accuracy(mixed, images, labels)
+    mixed.engine.learnables.assign(after)
+    for name, value in engine.memory.items():
+        mixed.engine.memory[name].copy_(value)
+    state_back = accuracy(mixed, images, labels)
+    mixed.reset()
+    distances = {"distance_before": float(engine.distance()), "distance_after": float(victim.engine.distance())}
+    return {
+        "weights_back": weights_back,
+        "state_back": state_back,
+        "source": accuracy(mixed, images, labels),
+        **distances,
+    }
+
+
 def measure(
-    ordinary: Pool, scored: Pool, method: str, guarded: bool, seed: int, attacks: Iterable[str]
+    ordinary: Pool, scored: Pool, method: str, guarded: bool, seed: int, attacks: Iterable[str], *, parts: bool = False
 ) -> Iterable[Row]:
-    """One row per attack. ``ordinary`` is what the adapter warms up on and what the attacker owns, halves of it."""
+    """One row per attack. ``ordinary`` is what the adapter warms up on and what the attacker owns, halves of it.
+
+    With ``parts`` a row also tells where the harm lies.
+    """
     images = ordinary.prepare(ordinary.corrupted(CORRUPTION, SEVERITY, seed=seed))
     half = len(images) // 2
     test = scored.prepare(scored.corrupted(CORRUPTION, SEVERITY, seed=seed + 1))
@@ -92,6 +115,7 @@ def measure(
             "actions": [[d.images, d.action.name.lower(), d.because] for d in victim.guard.decisions]
             if guarded
             else [],
+            **(where(victim, warmed, test, scored.labels) if parts else {}),
             "s": round(time.perf_counter() - began, 1),
         }
 
@@ -143,6 +167,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--parts", type=int, default=1, help="parts of the attacks of a cell, each a task of its own")
     parser.add_argument("--seconds", type=float, help="begin nothing after so long, and leave what is unfinished then")
     parser.add_argument("--guarded", nargs="+", help="methods that are measured with the guard too (default: all)")
+    parser.add_argument("--where", action="store_true", help="tell whether weights or other state did the harm")
     parser.add_argument("--json", type=Path, help="append one line per row; what is in it is not run again")
     parser.add_argument("--table", type=Path, help="print the table of such a file and do nothing else")
     args = parser.parse_args(argv)
@@ -197,7 +222,8 @@ def attack_runner(args: argparse.Namespace) -> Callable[[Task], list[Row]]:
 
     def run(task: Task) -> list[Row]:
         cell, attacks = task
-        found = measure(*opened(cell["network"]), cell["method"], cell["guard"], cell["seed"], attacks)
+        own = opened(cell["network"])
+        found = measure(*own, cell["method"], cell["guard"], cell["seed"], attacks, parts=args.where)
         return [{**cell, **row} for row in found]
 
     return run

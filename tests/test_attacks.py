@@ -68,6 +68,19 @@ def test_the_step_on_poisoned_images_climbs_the_loss_of_the_images_it_aims_at(at
     assert harm(first(0.1)) > harm(first(0.0))
 
 
+def test_harm_in_the_weights_shows_where_they_are_put_back(attacker: poison.Attacker) -> None:
+    warmed, shown = attacker.victim, (attacker.images, attacker.labels)
+    warmed(attacker.images[:16])
+    victim = copy.deepcopy(warmed)
+    weights = victim.engine.learnables.vector()
+    victim.engine.learnables.assign(weights + torch.randn(weights.shape, generator=torch.Generator().manual_seed(0)))
+    found = attacks.where(victim, warmed, *shown)
+    assert found["weights_back"] == attacks.accuracy(warmed, *shown)
+    assert found["state_back"] == attacks.accuracy(victim, *shown)
+    assert found["source"] == attacks.accuracy(wildtta.adapt(attacker.source, "none"), *shown)
+    assert found["distance_before"] < found["distance_after"]
+
+
 def test_the_table_has_means_and_worst_seeds() -> None:
     rows = [
         {"network": "n", "method": "tent", "guard": guard, "attack": "grey", "before": 50.0, "after": 50.0 - lost}
