@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -12,8 +14,12 @@ from wildtta.kernels.layout import SMALLEST_BATCH, MapLayout
 
 
 @pytest.fixture(autouse=True)
-def _small_images_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def _small_images_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
     monkeypatch.setattr(layout, "SMALLEST_INPUT", 1)
+    yield
+    torch.set_num_threads(threads)
 
 
 class Recorder(nn.Module):
@@ -116,6 +122,16 @@ def test_a_batch_is_passed_in_parts_and_learned_from_as_a_whole(monkeypatch: pyt
             assert all(recorder.seen)
     torch.testing.assert_close(answers[0], answers[1], rtol=1e-4, atol=1e-5)
     assert (answers[0][0] - answers[0][9]).abs().max() > 1e-2
+
+
+def test_one_thread_is_given_sixteen_images_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch computes 1×1 convolutions of fewer with a slower library there."""
+    monkeypatch.setattr(layout, "LARGEST_PART", 5 * 3 * 12 * 12)
+    maps = MapLayout(network())
+    assert [len(part) for part in maps.parts(images(40))] == [5] * 8
+    torch.set_num_threads(1)
+    assert [len(part) for part in maps.parts(images(40))] == [16, 16, 8]
+    assert [len(part) for part in maps.parts(images(16))] == [16]
 
 
 def test_a_hook_sees_whole_batches(monkeypatch: pytest.MonkeyPatch) -> None:
