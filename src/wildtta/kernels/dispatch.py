@@ -28,7 +28,6 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from wildtta.kernels import attention, group_norm, layer_norm
-from wildtta.kernels.operation import takes
 
 Native = Callable[[], Tensor]
 OwnWeights = Callable[[Tensor], Tensor | None]
@@ -97,7 +96,7 @@ class Dispatch(TorchFunctionMode):
         plain = not any(isinstance(value, Tensor) or value for value in (*given, *options.values()))
         tf32 = torch.backends.cuda.matmul.allow_tf32 and not torch.is_autocast_enabled(self._device)
         usable = plain and tf32 and not self._emulated and (scale is None or scale > 0)
-        if not usable or not takes(self._device, query, key, value) or not attention.suits(query, key, value):
+        if not usable or not self._takes(query, key, value) or not attention.suits(query, key, value):
             return native()
         return attention.Attention.attempt(lambda: attention.attention(query, key, value, scale), native)
 
@@ -124,7 +123,7 @@ class Dispatch(TorchFunctionMode):
         eps: float = 1e-5,
     ) -> Tensor:
         values = self._values(weight, bias)
-        if values is None or weight is None or not takes(self._device, input, *values):
+        if values is None or weight is None or not self._takes(input, *values):
             return native()
         fusion, (weight, bias) = self._fusion_of(weight), values
         autocast = torch.is_autocast_enabled(self._device)
@@ -146,7 +145,7 @@ class Dispatch(TorchFunctionMode):
         eps: float = 1e-5,
     ) -> Tensor:
         values = self._values(weight, bias)
-        if values is None or weight is None or input.numel() < self._smallest or not takes(self._device, input, *values):
+        if values is None or weight is None or input.numel() < self._smallest or not self._takes(input, *values):
             return native()
         fusion, (weight, bias) = self._fusion_of(weight), values
         if not group_norm.suits(input, num_groups, weight, bias):
@@ -176,6 +175,15 @@ class Dispatch(TorchFunctionMode):
         if gamma is None and beta is None:
             return weight, bias
         return None if gamma is None or beta is None else (gamma, beta)
+
+    def _takes(self, *tensors: Tensor) -> bool:
+        """Whether these are plain tensors of the device: no subclasses, none within a transform such as ``vmap``."""
+        plain = all(type(tensor) in (Tensor, nn.Parameter) and tensor.device.type == self._device for tensor in tensors)
+        if not plain or any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors)):
+            return False
+        # Hooks on saved tensors may run this pass again in the backward pass (checkpointing): both must save the same.
+        hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda ignore: None)
+        return not torch.is_grad_enabled() or hooks(False) is None
 
     def _fusion_of(self, gamma: Tensor) -> Fusion | None:
         """What is fused with the norm of this γ, unless a hook would see the norm's result."""

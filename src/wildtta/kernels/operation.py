@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 T = TypeVar("T")
@@ -96,16 +96,6 @@ def _gradients_by_torch(
         result = operation.by_torch(*leaves)
     found = iter(torch.autograd.grad(result, [leaf for leaf in leaves if leaf.requires_grad], gradient.to(result.dtype)))
     return tuple(next(found) if needed else None for needed in wanted)
-
-
-def takes(device: str, *tensors: Tensor) -> bool:
-    """Whether these are plain tensors of a kind of device: no subclasses, none within a transform such as ``vmap``."""
-    plain = all(type(tensor) in (Tensor, nn.Parameter) and tensor.device.type == device for tensor in tensors)
-    if not plain or any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors)):
-        return False
-    # Hooks on saved tensors may run this pass again in the backward pass (checkpointing): both must save the same.
-    hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda ignore: None)
-    return not torch.is_grad_enabled() or hooks(False) is None
 
 
 def jit(function: Callable[..., Any]) -> Any:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from wildtta.kernels.cpu_dispatch import CpuDispatch
 from wildtta.kernels.layout import MapLayout
 from wildtta.kernels.operation import generation
 
@@ -28,13 +27,9 @@ def kernels_run_on(device: torch.device) -> bool:
 
     Never with ``WILDTTA_KERNELS=torch`` in the environment, nor where Triton cannot be imported.
     """
-    if not _kernels_wanted() or device.type != "cuda" or torch.version.hip is not None:
+    if os.environ.get("WILDTTA_KERNELS", "own") == "torch" or device.type != "cuda" or torch.version.hip is not None:
         return False
     return generation(device) >= 8 and _can_be_imported()
-
-
-def _kernels_wanted() -> bool:
-    return os.environ.get("WILDTTA_KERNELS", "own") != "torch"
 
 
 @functools.cache
@@ -54,7 +49,7 @@ class FastPasses:
 
     def __init__(self, network: nn.Module, head: nn.Module) -> None:
         self.kernels: bool | None = None
-        """Whether our kernels run: None where they pay, True wherever they can, False never."""
+        """Whether our kernels run on CUDA: None where they pay, True wherever they can, False never."""
         self.own_weights: OwnWeights | None = None
         """While every sample has its own γ and β: these, by parameter."""
         self.layout = MapLayout(network)
@@ -77,15 +72,9 @@ class FastPasses:
         )
         return (images,) if hooked else parts
 
-    def applied(
-        self, images: Tensor, *, recording: bool = False, is_part: bool = False
-    ) -> contextlib.AbstractContextManager[Any]:
+    def applied(self, images: Tensor, *, recording: bool = False) -> contextlib.AbstractContextManager[Any]:
         """Our kernels for one pass over ``images``; ``recording``: into a CUDA graph, where launching costs nothing."""
-        if self.kernels is False:
-            return contextlib.nullcontext()
-        if self.own_weights is None and self.layout.converts(images, is_part=is_part) and _kernels_wanted():
-            return CpuDispatch()
-        if not kernels_run_on(images.device):
+        if self.kernels is False or not kernels_run_on(images.device):
             return contextlib.nullcontext()
         from wildtta.kernels.dispatch import Dispatch
 

@@ -359,7 +359,7 @@ class Engine:
         if self.inputs is not None:
             with contextlib.closing(FeatureTap(self.network.head)) as tap:
                 return self.inputs.run(self.network.module, images), tap.take()
-        fast = self.fast.applied(images, recording=self.fixed_shapes, is_part=is_part)
+        fast = self.fast.applied(images, recording=self.fixed_shapes)
         with fast, contextlib.closing(FeatureTap(self.network.head)) as tap:
             return self.fast.run(images, is_part=is_part), tap.take()
 
