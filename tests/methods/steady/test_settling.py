@@ -60,6 +60,17 @@ def test_nothing_settles_where_nothing_was_learned_or_the_kind_is_new() -> None:
     assert paces([0.2] * 60, familiar=0.0) == [1.0] * 60
 
 
+def test_a_way_back_without_steps_is_no_arrival() -> None:
+    state = no_way(torch.zeros(3), torch.float32)
+    for k in range(1, 9):
+        state, pace = followed_way(state, torch.tensor([0.01 * k, 0.0, 0.0]), WHOLE, review())
+    on_the_way = float(pace)
+    assert on_the_way > 0.9
+    for k in range(8, 2, -1):  # the pull alone
+        state, pace = followed_way(state, torch.tensor([0.01 * k, 0.0, 0.0]), torch.tensor(0.0), review())
+    assert float(pace) == pytest.approx(on_the_way)
+
+
 def test_a_new_kind_begins_a_new_way_where_the_network_is() -> None:
     place = torch.tensor([0.6, 0.8, 0.0])
     state = no_way(torch.zeros(3), torch.float32)

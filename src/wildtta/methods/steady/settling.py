@@ -7,7 +7,8 @@ is drawn to stays the same; only the way takes longer.
 
 **Whether it has arrived**, its own way tells: how far it is from where it began, D, beside an average D̄ of the same over
 the last steps. On the way D̄ lags behind; where D grows no more, D̄ catches up. The average runs by the steps that were really
-taken: neither a rest without evidence nor short steps look like an arrival.
+taken, and D̄ is compared with the largest D: neither a rest without evidence, nor short steps, nor a way back look like an
+arrival.
 
 **A new kind** of samples begins a new way. Whether it is new, a guard tells, by what images look like that it draws from the
 stream. Without a guard, and where inputs are no images, nothing settles.
@@ -27,15 +28,18 @@ if TYPE_CHECKING:
 
 _AVERAGE = 400
 """Samples, each as far as steps were taken, after which a distance counts 1/e in D̄."""
+_SHRINKING = 100
+"""The same for the largest D: a network that steps lead back has left its way, one that is only pulled back has not."""
 _ARRIVED = (0.5, 0.8)
-"""D̄/D up to which the network is on its way, and from which on it has arrived."""
+"""D̄ over the largest D, up to which the network is on its way, and from which on it has arrived."""
 _SHORTEST = 0.1
 """Share of a step that is left in the end: a slow change is still followed."""
 
 
 def no_way(source: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
-    """The state before the first review, from the weights at the start [P]: where the way began, and D̄."""
-    return {"way_start": source.clone(), "way_average": torch.zeros((), dtype=dtype, device=source.device)}
+    """The state before the first review, from the weights at the start [P]: where the way began, D̄ and the largest D."""
+    none = torch.zeros((), dtype=dtype, device=source.device)
+    return {"way_start": source.clone(), "way_average": none, "way_longest": none.clone()}
 
 
 def followed_way(
@@ -50,5 +54,8 @@ def followed_way(
     distance = (weights - start).norm().to(state["way_average"].dtype)
     known = review.familiar * state["way_average"]
     average = distance + (known - distance) * (-steps / _AVERAGE).exp()
-    arrived = rising(average / distance.clamp(min=1e-12), _ARRIVED) * (distance > 0)
-    return {"way_start": start, "way_average": average}, 1 - (1 - _SHORTEST) * arrived * review.familiar
+    shrunk = distance + (review.familiar * state["way_longest"] - distance) * (-steps / _SHRINKING).exp()
+    longest = torch.maximum(shrunk, distance)
+    arrived = rising(average / longest.clamp(min=1e-12), _ARRIVED) * (longest > 0)
+    way = {"way_start": start, "way_average": average, "way_longest": longest}
+    return way, 1 - (1 - _SHORTEST) * arrived * review.familiar
