@@ -51,7 +51,7 @@ class MapLayout:
         A network that relies on the order of its maps (``view`` where ``reshape`` is meant) raises a RuntimeError; from then
         on it gets its images as they came.
         """
-        if not self.converts(images, is_part=is_part):
+        if not self.channels_last or not (is_part or self.suits(images)):
             return network(images)
         try:
             return network(images.contiguous(memory_format=torch.channels_last))
@@ -60,12 +60,8 @@ class MapLayout:
             self.channels_last = False
             return result
 
-    def converts(self, images: Tensor, *, is_part: bool) -> bool:
-        """Whether these images are converted, as a batch or as a part of one."""
-        return self.channels_last and (is_part or self.suits(images))
-
     def suits(self, images: Tensor) -> bool:
-        """Whether a batch of these images is converted."""
+        """Whether these images are converted."""
         return (
             self.channels_last
             and images.device.type == "cpu"
