@@ -50,18 +50,20 @@ def convolutional(norm: Callable[[int], nn.Module]) -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], CLASSES))
 
 
-class PostNormTransformer(nn.Module):
-    """Four blocks with LayerNorm after each part, on patches of 4 × 4 pixels."""
+class Transformer(nn.Module):
+    """Blocks with LayerNorm after each part (or before), on patches of 4 × 4 pixels."""
 
-    def __init__(self) -> None:
+    def __init__(self, classes: int = CLASSES, *, blocks: int = 4, norm_first: bool = False) -> None:
         super().__init__()
         self.patches = nn.Conv2d(1, TOKEN, 4, 4)
         self.places = nn.Parameter(torch.randn(16, TOKEN) * 0.02)
+        shape = {"d_model": TOKEN, "nhead": 4, "dim_feedforward": 2 * TOKEN, "dropout": 0.0}
         self.blocks = nn.ModuleList(
-            nn.TransformerEncoderLayer(TOKEN, 4, 2 * TOKEN, 0.0, batch_first=True, activation="gelu") for _ in range(4)
+            nn.TransformerEncoderLayer(**shape, batch_first=True, activation="gelu", norm_first=norm_first)
+            for _ in range(blocks)
         )
         self.norm = nn.LayerNorm(TOKEN)
-        self.head = nn.Linear(TOKEN, CLASSES)
+        self.head = nn.Linear(TOKEN, classes)
 
     def forward(self, images: Tensor) -> Tensor:
         tokens = self.patches(images).flatten(2).transpose(1, 2) + self.places
@@ -74,7 +76,7 @@ class PostNormTransformer(nn.Module):
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "BatchNorm": lambda: convolutional(nn.BatchNorm2d),
     "GroupNorm": lambda: convolutional(lambda channels: nn.GroupNorm(4, channels)),
-    "post-norm ViT": PostNormTransformer,
+    "post-norm ViT": Transformer,
 }
 
 

@@ -15,13 +15,14 @@ import copy
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import numpy as np
 import torch
-from digits import blurred, normalised
+from digits import Transformer, blurred, normalised
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -137,33 +138,11 @@ def residual(classes: int, norm: Callable[[int], nn.Module], width: int = 32) ->
     )  # fmt: skip
 
 
-class Transformer(nn.Module):
-    """Three blocks with LayerNorm before each part, on patches of 4 × 4 pixels."""
-
-    def __init__(self, classes: int, width: int = 48) -> None:
-        super().__init__()
-        self.patches = nn.Conv2d(1, width, 4, 4)
-        self.places = nn.Parameter(torch.randn(16, width) * 0.02)
-        self.blocks = nn.ModuleList(
-            nn.TransformerEncoderLayer(width, 4, 2 * width, 0.0, batch_first=True, activation="gelu", norm_first=True)
-            for _ in range(3)
-        )
-        self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, classes)
-
-    def forward(self, images: Tensor) -> Tensor:
-        tokens = self.patches(images).flatten(2).transpose(1, 2) + self.places
-        for block in self.blocks:
-            tokens = block(tokens)
-        logits: Tensor = self.head(self.norm(tokens.mean(1)))
-        return logits
-
-
 NETWORKS: dict[str, Callable[[int], nn.Module]] = {
     "gn": lambda classes: residual(classes, lambda width: nn.GroupNorm(8, width)),
     "ln": lambda classes: residual(classes, lambda width: nn.GroupNorm(1, width), 24),
     "bn": lambda classes: residual(classes, nn.BatchNorm2d),
-    "vit": Transformer,
+    "vit": partial(Transformer, blocks=3, norm_first=True),
 }
 
 
