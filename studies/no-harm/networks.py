@@ -195,6 +195,7 @@ RECIPES: dict[str, Recipe] = {
     "vit128": Recipe(small_vit, epochs=60, transformer=True),
     "vit128-weak": Recipe(small_vit, images=4_000, epochs=12, transformer=True),
     "bn64": Recipe(lambda c: Narrow(c, nn.BatchNorm2d), epochs=30),
+    "bn64-weak": Recipe(lambda c: Narrow(c, nn.BatchNorm2d), images=1_500, epochs=10),
     "post128": Recipe(lambda c: small_vit(c, post=True), epochs=50, transformer=True, aside=True),
     "resnet18": Recipe(
         lambda c: torchvision_resnet(BasicBlock, [2, 2, 2, 2], c, nn.BatchNorm2d), epochs=16, aside=True

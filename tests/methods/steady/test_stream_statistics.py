@@ -13,10 +13,14 @@ from wildtta.methods.steady.stream_statistics import (
     STATE,
     advantage,
     blended,
+    certainty_gained,
     change,
+    diversity_gained,
     followed_gains,
     needed_advantage,
+    scatter,
     share_of_stream,
+    trust,
 )
 
 CLASSES = 4
@@ -109,7 +113,7 @@ def test_the_fewer_classes_the_more_certainty_is_asked_for_until_they_have_been_
     asked = {
         classes: [float(needed_advantage(torch.tensor(t), classes)) for t in (0.0, 1.0)] for classes in (2, 3, 101)
     }
-    assert asked == {2: pytest.approx([0.11, 0.01]), 3: pytest.approx([0.06, 0.01]), 101: pytest.approx([0.011, 0.01])}
+    assert asked == {2: pytest.approx([0.12, 0.02]), 3: pytest.approx([0.07, 0.02]), 101: pytest.approx([0.021, 0.02])}
 
 
 def test_a_run_of_uncertain_samples_does_not_decide_for_the_others() -> None:
@@ -119,10 +123,10 @@ def test_a_run_of_uncertain_samples_does_not_decide_for_the_others() -> None:
     for _ in range(30):
         before, after = torch.cat([certain, uncertain]), torch.cat([certain + 0.02, uncertain - 0.03])
         state = followed_gains(state, before, after, 64)
-    assert float(advantage(state)) == pytest.approx(0.005, abs=2e-3)
+    assert float(certainty_gained(state)) == pytest.approx(0.005, abs=2e-3)
     for _ in range(60):
         state = followed_gains(state, uncertain, uncertain - 0.03, 32)
-    assert float(advantage(state)) < 0.015
+    assert float(certainty_gained(state)) < 0.015
     assert float(state["strata_mix"].sum()) == pytest.approx(1)
 
 
@@ -135,9 +139,50 @@ def test_the_samples_of_a_batch_of_one_count_as_those_of_a_large_one() -> None:
         state = {name: torch.zeros(8 if kind == "stratum" else (), dtype=torch.float64) for name, kind in STATE.items()}
         for one, two in zip(before.split(size), after.split(size), strict=True):
             state = followed_gains(state, one, two, size)
-        found.append(float(advantage(state)))
+        found.append(float(certainty_gained(state)))
     assert found[0] == pytest.approx(found[1], rel=0.05)
     assert found[0] == pytest.approx(0.1 / 3, rel=0.15)
+
+
+def test_diversity_and_scatter_by_hand() -> None:
+    one, even = torch.tensor([1.0, 0.0, 0.0, 0.0]), torch.full((4,), 0.25)
+    half = torch.tensor([32.0, 32.0, 0.0, 0.0])  # ln 2 / ln 4
+    assert float(diversity_gained(one, even)) == pytest.approx(1)
+    assert float(diversity_gained(half, even)) == pytest.approx(0.5)
+    assert float(diversity_gained(even, 9 * even)) == pytest.approx(0)
+    source = torch.tensor([90.0, 10.0, 0.0, 0.0])
+    assert float(scatter(source, torch.tensor([5.0, 2.0, 2.0, 1.0]))) == pytest.approx(0.4)  # still the favourite
+    assert float(scatter(source, torch.tensor([1.0, 5.0, 2.0, 2.0]))) == pytest.approx(0.8 * 0.1 / 0.5)
+    assert float(scatter(source, torch.tensor([0.0, 5.0, 3.0, 2.0]))) == 0  # not one answer left: a shift
+    assert float(scatter(source, torch.tensor([95.0, 5.0, 0.0, 0.0]))) == 0
+
+
+def judged(early: list[float], source: list[float], marginals: tuple[Tensor, Tensor], gain: float) -> float:
+    """The advantage of a state with these counts of answers and sums of probabilities, and a mean gain in certainty."""
+    state = {name: torch.zeros(8 if size == "stratum" else ()) for name, size in STATE.items()}
+    state |= {"early_answers": torch.tensor(early), "source_answers": torch.tensor(source)}
+    state |= {"source_marginal": marginals[0], "stream_marginal": marginals[1]}
+    state |= {"gain_sum": torch.full((8,), gain * 1e6), "gain_samples": torch.full((8,), 1e6)}
+    return float(advantage(state | {"strata_mix": torch.full((8,), 0.125)}))
+
+
+def test_certain_of_one_wrong_answer_is_no_match_for_all_classes() -> None:
+    """The source gives one class to nearly all, and is the more certain; by the first layers all ten classes are there."""
+    one, even = torch.tensor([0.91] + [0.01] * 9), torch.full((10,), 0.1)
+    all_classes, few_classes = [12.8] * 10, [100.0, 14.0, 14.0] + [0.0] * 7
+    source = [116.0] + [12 / 9] * 9
+    found = judged(all_classes, source, (one, even), gain=-0.1)
+    diversity = 1 - (-0.91 * math.log(0.91) - 0.09 * math.log(0.01)) / math.log(10)
+    assert found == pytest.approx(-0.1 + 8 / 9 * diversity, rel=1e-3)
+    # The same answers by all layers' moments, but by the first layers' they are of one class.
+    assert judged(few_classes, source, (one, even), gain=-0.1) == pytest.approx(-0.1 - 2 * (116 - 100) / 128, rel=1e-3)
+
+
+def test_classes_count_as_there_from_32_answers_on() -> None:
+    state = {"early_answers": torch.full((10,), 3.1)}
+    assert float(trust(state)) == 0
+    assert float(trust({"early_answers": torch.full((10,), 3.2)})) == pytest.approx(8 / 9)
+    assert float(trust({"early_answers": torch.tensor([64.0, 64.0])})) == 0  # two classes: errors look like the other
 
 
 def test_a_change_is_measured_in_units_of_the_spread_between_samples() -> None:
@@ -152,7 +197,9 @@ def test_a_change_is_measured_in_units_of_the_spread_between_samples() -> None:
 
 
 @pytest.mark.parametrize("size", [64, 1])
-def test_moments_are_forgotten_when_the_inputs_change_and_kept_when_the_classes_do(trained: nn.Module, size: int) -> None:
+def test_moments_are_forgotten_when_the_inputs_change_and_kept_when_the_classes_do(
+    trained: nn.Module, size: int
+) -> None:
     def samples_after(parts: list[Tensor]) -> float:
         adapter = wildtta.adapt(copy_of(trained), "steady", batch_size=size)
         for values in parts:
@@ -162,7 +209,7 @@ def test_moments_are_forgotten_when_the_inputs_change_and_kept_when_the_classes_
 
     clean = [sample(SHUFFLED[seed], seed) for seed in range(10)]
     same = [sample(SHUFFLED[seed], seed) for seed in range(10, 12)]
-    assert samples_after(clean + same) > 300
+    assert samples_after(clean + same) > 240  # about 250 where all classes are there
     assert samples_after(clean + [shifted_inputs(values) for values in same]) < 200
 
 
@@ -185,12 +232,14 @@ def test_a_shift_of_scale_and_offset_is_repaired(trained: nn.Module) -> None:
     assert accuracy(trained, "steady", SHUFFLED, True, 64) > none + 10
 
 
-def test_two_forwards_no_backward_no_parameter_moves_and_state_is_kept(trained: nn.Module, tmp_path: object) -> None:
+def test_two_and_a_half_forwards_no_backward_no_parameter_moves_and_state_is_kept(
+    trained: nn.Module, tmp_path: object
+) -> None:
     adapter = wildtta.adapt(copy_of(trained), "steady")
     before = {name: value.clone() for name, value in adapter.network.state_dict().items()}
     for seed in range(5):
         adapter(shifted_inputs(sample(SHUFFLED[seed], seed)))
-    assert (adapter.cost.forwards, adapter.cost.backwards) == (2 * 5 * 64, 0)
+    assert (adapter.cost.forwards, adapter.cost.backwards) == (2.5 * 5 * 64, 0)
     assert all(torch.equal(before[name], value) for name, value in adapter.network.state_dict().items())
     samples = adapter.online_state()["memory/stream_samples"]
     assert float(samples) == pytest.approx(sum(64 * math.exp(-64 * age / 1000) for age in range(5)), rel=0.01)

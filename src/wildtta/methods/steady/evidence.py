@@ -246,7 +246,9 @@ def weighed(state: dict[str, Tensor], logits: Tensor, usable: Tensor | None = No
     doubt = (_ERROR_WEIGHT * sampling_error(seen, len(rows))).square() + smallest_shift(len(rows))
     clear = clearness(centre.square().sum(), spread, doubt)
     alone = few_to_many(classes)
-    by_rows = identified * rows_trusted(seen, classes_seen(present), len(rows)) * clear * (alone + (1 - alone) * at_once)
+    by_rows = (
+        identified * rows_trusted(seen, classes_seen(present), len(rows)) * clear * (alone + (1 - alone) * at_once)
+    )
 
     trust = torch.minimum(identified * at_once, state["recent_trust"] + number / _TRUST_TAKES)
     keep = (-number / _MEAN_MEMORY).exp()

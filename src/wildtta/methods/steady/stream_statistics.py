@@ -8,30 +8,35 @@ by a share,
 
 (variances alike), with μ̂ the stream's moments and n the samples behind them. Three things decide how far they are trusted.
 
-**The classes seen.** The last layers' moments are made of the classes, the first layers' are not. So the share falls with
-depth, to nothing in a stream of few classes (t = 0), not at all where most classes have been answered (t = 1). The measure
-is that of ``evidence.py``: the sampling error of m of C classes. Answers by the stream's moments count for it also where they
-were not given: a shift that leaves the source one answer would else never show its classes.
+**The classes present.** The last layers' moments are made of the classes, the first layers' are not. So the share falls with
+depth, to nothing in a stream of few classes (t = 0), not at all where most classes are there (t = 1). Which are there, the
+answers tell that the *first* layers' moments alone would give (t = 0). The source's answers do not: a shift leaves it one.
+Nor do those by all layers' moments: normalised by itself, one class is scattered over all. The measure is that of
+``evidence.py``, the sampling error r of m of C classes, over about the last 256 samples.
 
-**A change.** The moments are those of about the last 1,000 samples, or since the inputs last changed. Whether they did, the
-first layer tells, before anything adapts: each sample has a mean and a log variance per channel, and the mean of the last
-samples is compared with that of the stream, in units of the spread between samples. A change of the classes moves it by
-less than one such unit, most corruptions by several:
+**A change.** The moments are those of about the last 1,000 samples, of fewer where most classes are among the last 256 (250
+at t = 1), or since the inputs last changed. Whether they did, the first layer tells, before anything adapts: each sample has
+a mean and a log variance per channel, and the mean of the last samples is compared with that of the stream, in units of the
+spread between samples. A change of the classes moves it by less than one such unit, most corruptions by several:
 
     e² = mean_c (x̄_c − m_c)² / s_c²,    n ← n / (1 + e⁴)    for every 64 samples
 
-**Certainty.** Whether the network is better so, its own entropy tells: nothing was trained to lower it. It answers with the
-stream's moments while they make it more certain, and with the source's otherwise. Samples that the source is uncertain of
-gain by nearly any other moments (regression to the mean), so that a run of them would decide for all: somebody who sends
-again what was answered wrongly sends just these. So the gain g is measured apart for samples of like certainty, over the
-last ones of each stratum h, and weighed by how often they come in the long run, f:
+**Information.** Whether the network is better so, its own outputs tell: nothing was trained to change them. It answers with
+the stream's moments while they give it an advantage, and with the source's otherwise:
 
-    advantage = Σ_h f_h g_h / Σ_h f_h
+    advantage = certainty gained + t · diversity gained − 2 · few · scatter  >  0.01 + 0.1 (1 − t)/(C − 1)
+
+- *Certainty*: the mean entropy of its answers falls. Samples that the source is uncertain of gain by nearly any other
+  moments (regression to the mean), so that a run of them would decide for all: somebody who sends again what was answered
+  wrongly sends just these. So the gain g is measured apart for samples of like certainty, over the last ones of each stratum
+  h, and weighed by how often they come in the long run, f: Σ_h f_h g_h / Σ_h f_h.
+- *Diversity*: the entropy of the mean answer rises. In noise a network can be certain of one wrong answer for all. Where the
+  classes are there, certainty and diversity together are the information that the answers hold about the inputs.
+- *Scatter*: where few classes are there (``few``, by r), fewer answers for the source's favourite class are no gain
+  while it stays a favourite. They are its own images, taken for others.
 
 The fewer classes there are, the more a stream of one of them can gain certainty by moments that are wrong for it. So the
-advantage must be larger, as far as the classes have not all been seen:
-
-    advantage > 0.01 + 0.1 (1 − t) / (C − 1)
+advantage must be larger, as far as the classes are not all there.
 """
 
 from __future__ import annotations
@@ -43,7 +48,7 @@ import torch
 from torch import Tensor
 
 from wildtta.methods.losses import entropy
-from wildtta.methods.steady.evidence import classes_trusted
+from wildtta.methods.steady.evidence import classes_seen, classes_trusted, rising, sampling_error
 from wildtta.network.statistics import Moments, NormStatistics
 from wildtta.step.report import Output
 
@@ -52,12 +57,20 @@ if TYPE_CHECKING:
 
 _SOURCE_WORTH = 16
 """Samples that the source's moments are worth against the stream's."""
-_MEMORY = 1000
-"""Samples after which what was seen of the stream counts 1/e."""
+_MEMORY, _SHORT_MEMORY = 1000, 250
+"""Samples after which what was seen of the stream counts 1/e: where classes are missing, and where they are all there."""
 _LAST_MEMORY = 32
 """The same for the last samples, which a change is seen by; so many must have come before one is looked for."""
-_FEWEST_ANSWERED = 64
-"""Samples that must have come before the classes count as seen."""
+_ANSWER_MEMORY, _FEWEST_ANSWERS = 256, 32
+"""Samples after which an answer counts 1/e, and answers that must have come before the classes count as seen."""
+_MARGINAL_MEMORY = 128
+"""The same for the mean answer: it must follow when the inputs have changed unnoticed."""
+_EVERY = 2
+"""Of so many samples one is answered by the first layers' moments, to see which classes are there."""
+_FEW_CLASSES = (0.2, 0.3)
+"""Sampling error r up to which scattered answers are no matter, and from which on they count fully."""
+_SCATTER_WEIGHT = 2.0
+"""Entropy in units of ln C that the loss of all the favourite's answers is worth."""
 _STRATA = 8
 """Of the source's entropy, from 0 to ln C."""
 _STRATUM_MEMORY = 16
@@ -66,13 +79,10 @@ _NO_GAIN_WORTH = 1
 """Samples of a stratum that "no gain" is worth."""
 _FIRST_MIX, _MIX_MEMORY = 1024, 8192
 """The strata's frequencies are those of the first samples, and follow the later ones slowly: these count 1/e after so many."""
-_SMALLEST_ADVANTAGE = 0.01
+_SMALLEST_ADVANTAGE = 0.02
 """Entropy in units of ln C by which the stream's moments must be more certain."""
 _FEW_CLASSES_DOUBT = 0.1
 """C − 1 times what must be added to it where few of the classes have been seen."""
-_LATELY = 64
-"""Samples after which an answer by the stream's moments counts 1/e, whether it was given or not."""
-
 STATE = {
     "stream_mean": "channel",
     "stream_square": "channel",
@@ -85,10 +95,14 @@ STATE = {
     "first_square": "first",
     "last_sum": "first",
     "last_samples": "one",
-    "answered": "class",
-    "adapted_lately": "class",
+    "early_answers": "class",
+    "source_answers": "class",
+    "source_marginal": "class",
+    "stream_marginal": "class",
 }
 """What is kept, and per what: all layers' channels, the first layer's (mean and log variance), classes, strata, or once."""
+_OF_THE_INPUTS = ("gain_sum", "gain_samples", "mix_samples", "source_marginal", "stream_marginal")
+"""What is forgotten when the inputs change, beside the moments. Which classes are there is not."""
 State = dict[str, Tensor]
 
 
@@ -109,9 +123,9 @@ def change(last: Tensor, stream: Moments, samples: tuple[Tensor, Tensor]) -> Ten
     return (distance - 1 / samples[0] - 1 / samples[1]).clamp(min=0)
 
 
-def share_of_stream(samples: Tensor, depth: Tensor, trust: Tensor) -> Tensor:
+def share_of_stream(samples: Tensor, depth: Tensor, trusted: Tensor) -> Tensor:
     """s = (t + (1 − t)(1 − l/L)²) · n / (n + 16) per channel, from ``depth`` l/L and the trust t in the classes seen."""
-    return (trust + (1 - trust) * (1 - depth).square()) * samples / (samples + _SOURCE_WORTH)
+    return (trusted + (1 - trusted) * (1 - depth).square()) * samples / (samples + _SOURCE_WORTH)
 
 
 def blended(sums: Moments, samples: Tensor, source: Moments, share: Tensor) -> Moments:
@@ -140,19 +154,67 @@ def followed_gains(state: State, before: Tensor, after: Tensor, images: int) -> 
     }
 
 
-def advantage(state: State) -> Tensor:
+def certainty_gained(state: State) -> Tensor:
     """Σ f g / Σ f: what the stream's moments gain in certainty over the long-run mix of samples, in units of ln C."""
     gains = state["gain_sum"] / (state["gain_samples"] + _NO_GAIN_WORTH)
     return (state["strata_mix"] * gains).sum() / state["strata_mix"].sum().clamp(min=1e-9)
 
 
-def needed_advantage(trust: Tensor, classes: int) -> Tensor:
-    """0.01 + 0.1 (1 − t)/(C − 1): by how much the stream's moments must be more certain, in units of ln C."""
-    return _SMALLEST_ADVANTAGE + _FEW_CLASSES_DOUBT * (1 - trust) / max(1, classes - 1)
+def diversity_gained(source: Tensor, stream: Tensor) -> Tensor:
+    """H(p̄ by the stream's moments) − H(p̄ by the source's), in units of ln C, from sums of probabilities [C] of each."""
+
+    def spread(sums: Tensor) -> Tensor:
+        shares = sums / sums.sum().clamp(min=1e-9)
+        total: Tensor = torch.special.entr(shares).sum()
+        return total / math.log(len(sums))
+
+    return spread(stream) - spread(source)
 
 
-def answer_of(engine: Engine, images: Tensor, *, learning: bool) -> tuple[Output, State]:
-    """The answer to ``images``, and the state after them where ``learning`` (else as it was): two passes, no gradient."""
+def scatter(source: Tensor, early: Tensor) -> Tensor:
+    """max(0, a_x − b_x) · b_x / max b: what the source's favourite class x loses, as far as it stays a favourite.
+
+    a and b are the shares of the classes among the answers by the ``source``'s moments and by the ``early`` layers' [C].
+    """
+    before, after = (counts / counts.sum().clamp(min=1e-9) for counts in (source, early))
+    favourite = before.argmax()
+    return (before[favourite] - after[favourite]).clamp(min=0) * after[favourite] / after.amax().clamp(min=1e-9)
+
+
+def advantage(state: State) -> Tensor:
+    """Certainty and, as far as the classes are there, diversity gained, less what is scattered where few are."""
+    missing = sampling_error(classes_seen(state["early_answers"]), len(state["early_answers"]))
+    few = rising(missing, _FEW_CLASSES)
+    gained = certainty_gained(state) + trust(state) * diversity_gained(
+        state["source_marginal"], state["stream_marginal"]
+    )
+    return gained - _SCATTER_WEIGHT * few * scatter(state["source_answers"], state["early_answers"])
+
+
+def needed_advantage(trusted: Tensor, classes: int) -> Tensor:
+    """0.02 + 0.1 (1 − t)/(C − 1): the least advantage that the stream's moments must have, in units of ln C."""
+    return _SMALLEST_ADVANTAGE + _FEW_CLASSES_DOUBT * (1 - trusted) / max(1, classes - 1)
+
+
+def trust(state: State) -> Tensor:
+    """t: trust that most classes are there, 0 before 32 answers; the less, the fewer classes there are.
+
+    With two classes the errors on one alone are answers of the other, and both look as if they had been there.
+    """
+    answers = state["early_answers"]
+    return (
+        (len(answers) - 2)
+        / max(1, len(answers) - 1)
+        * classes_trusted(answers)
+        * (answers.sum() >= _FEWEST_ANSWERS - 1e-3)
+    )
+
+
+def answer_of(engine: Engine, images: Tensor, *, learning: bool) -> tuple[Output, State, int]:
+    """The answer to ``images``, the state after them where ``learning`` (else as it was), and how many forwards it took.
+
+    Two passes, and where ``learning`` a third over every second image; no gradient.
+    """
     state = {name: engine.memory[name] for name in STATE}
     source, depth = engine.norms.source(), engine.norms.depths()
     with engine.norms.first_inputs() as first:
@@ -160,41 +222,62 @@ def answer_of(engine: Engine, images: Tensor, *, learning: bool) -> tuple[Output
     if learning:
         state = _followed(state, first[0].to(source[0].dtype))
     samples = state["stream_samples"]
-    share = share_of_stream(samples, depth, _trust(state))
     means, squares = state["stream_mean"].clone(), state["stream_square"].clone()
 
-    def rule(place: slice, batch: Moments, count: int) -> Moments:
-        if learning:
-            mean, variance = (value.to(means.dtype) for value in batch)
-            means[place] += len(images) * mean
-            squares[place] += len(images) * (variance + mean.square())
-        own = (source[0][place], source[1][place])
-        return blended((means[place], squares[place]), samples, own, share[place])
+    def normalised(given: Tensor, trusted: Tensor | None = None) -> Output:
+        """A pass by the stream's moments; ``trusted`` is t. Without it: one that shows the classes that are there.
 
-    with engine.normalised_by(rule):
-        adapted = engine.forward(images, grad=False)
+        The first takes in the batch's moments where ``learning``. The second has t = 0, and a layer without positions
+        keeps the source's moments: it sees each sample once, and its moments are those of the classes at any depth.
+        """
+        share = share_of_stream(samples, depth, torch.zeros_like(samples) if trusted is None else trusted)
+
+        def rule(place: slice, batch: Moments, count: int) -> Moments:
+            if learning and trusted is not None:
+                mean, variance = (value.to(means.dtype) for value in batch)
+                means[place] += len(given) * mean
+                squares[place] += len(given) * (variance + mean.square())
+            own = (source[0][place], source[1][place])
+            if trusted is None and count == len(given):
+                return own
+            return blended((means[place], squares[place]), samples, own, share[place])
+
+        with engine.normalised_by(rule):
+            return engine.forward(given, grad=False)
+
+    adapted, forwards = normalised(images, trust(state)), 2 * len(images)
     if learning:
+        state |= {"stream_mean": means, "stream_square": squares}
+        some = images[::_EVERY]
+        early, forwards = normalised(some), forwards + len(some)
         before, after = (
             entropy(output.logits).to(means.dtype) / math.log(engine.network.classes) for output in (plain, adapted)
         )
-        state = followed_gains(state | {"stream_mean": means, "stream_square": squares}, before, after, len(images))
-        state["adapted_lately"] = _counted(state["adapted_lately"], adapted.logits, len(images), _LATELY)
-    needed = needed_advantage(_trust(state), engine.network.classes)
-    logits = torch.where(advantage(state) > needed, adapted.logits, plain.logits)
-    if learning:
-        state["answered"] = _counted(state["answered"], logits, len(images), _MEMORY)
-    return plain.answering(logits), state
+        state = followed_gains(state, before, after, len(images))
+        state = _followed_answers(state, (plain.logits, adapted.logits, early.logits), len(images))
+    better = advantage(state) > needed_advantage(trust(state), engine.network.classes)
+    return plain.answering(torch.where(better, adapted.logits, plain.logits)), state, forwards
 
 
-def _trust(state: State) -> Tensor:
-    """t: trust in the classes answered so far, 0 before 64 samples; the less, the fewer classes there are.
+def _followed_answers(state: State, logits: tuple[Tensor, Tensor, Tensor], images: int) -> State:
+    """``state`` with a batch's answers: by the source's moments, the stream's, and the early layers' (of a part of it)."""
+    source, stream, early = logits
+    several = images / len(source)  # several answers of an image share its one
 
-    With two classes the errors on one alone are answers of the other, and both look as if they had been there.
-    """
-    answered, lately = state["answered"], state["adapted_lately"]
-    given = classes_trusted(answered) * (answered.sum() >= _FEWEST_ANSWERED - 1e-3)
-    found = classes_trusted(lately) * (lately.sum() >= _LATELY / 2)
-    return (len(answered) - 2) / max(1, len(answered) - 1) * torch.maximum(given, found)
+    def counted(name: str, answers: Tensor) -> Tensor:
+        counts = torch.zeros_like(state[name]).index_add_(0, answers.argmax(1), state[name].new_ones(len(answers)))
+        return math.exp(-images / _ANSWER_MEMORY) * state[name] + counts * several
+
+    def summed(name: str, answers: Tensor) -> Tensor:
+        probabilities = answers.softmax(1).sum(0).to(state[name].dtype)
+        return math.exp(-images / _MARGINAL_MEMORY) * state[name] + probabilities * several
+
+    return state | {
+        "early_answers": counted("early_answers", early),
+        "source_answers": counted("source_answers", source),
+        "source_marginal": summed("source_marginal", source),
+        "stream_marginal": summed("stream_marginal", stream),
+    }
 
 
 def _followed(state: State, first: Tensor) -> State:
@@ -209,9 +292,10 @@ def _followed(state: State, first: Tensor) -> State:
     moved = change(last_sum / last_samples, (mean, variance), (last_samples, samples))
     moved = moved * (samples >= _LAST_MEMORY)
     unchanged = (1 + moved.square()).pow(-min(1.0, number / 64))
-    keep = math.exp(-number / _MEMORY) * unchanged
+    memory = _MEMORY * (_SHORT_MEMORY / _MEMORY) ** trust(state)
+    keep = (-number / memory).exp() * unchanged
     return state | {
-        **{name: unchanged * state[name] for name in ("gain_sum", "gain_samples", "mix_samples")},
+        **{name: unchanged * state[name] for name in _OF_THE_INPUTS},
         "stream_mean": keep * state["stream_mean"],
         "stream_square": keep * state["stream_square"],
         "stream_samples": keep * state["stream_samples"] + number,
@@ -220,9 +304,3 @@ def _followed(state: State, first: Tensor) -> State:
         "last_sum": last_sum,
         "last_samples": last_samples,
     }
-
-
-def _counted(answered: Tensor, logits: Tensor, images: int, memory: int) -> Tensor:
-    """How often each class was answered, [C], over about ``memory`` images; several answers of an image share its one."""
-    counts = torch.zeros_like(answered).index_add_(0, logits.argmax(1), answered.new_ones(len(logits)))
-    return math.exp(-images / memory) * answered + counts * (images / len(logits))
