@@ -3,6 +3,7 @@
     python studies/later-methods/core.py > studies/no-harm/core.toml                      # every method of the package
     python studies/later-methods/core.py further > studies/no-harm/further.toml           # none, Tent, SAR and Steady
     python studies/later-methods/core.py singles > studies/no-harm/singles.toml           # single images, 200 classes
+    python studies/later-methods/core.py batch-norm > studies/no-harm/batch-norm.toml     # BatchNorm, one class above all
     python studies/later-methods/core.py core vit@50 wide2048 > …                         # of these networks alone
 
 What decides most stands first, since a grid is run from its beginning for as long as there is time. The core's cells of
@@ -18,7 +19,9 @@ from typing import NamedTuple
 from methods import methods_for, networks
 from wildtta.bench.workload import passes
 
-IMAGES = {"resnet18": "cifar-10", "wide2048": "cifar-10", "post128": "cifar-10", "bn64-two": "cifar-2"}
+IMAGES = {
+    "resnet18": "cifar-10", "wide2048": "cifar-10", "post128": "cifar-10", "bn64-two": "cifar-2", "bn64-five": "cifar-5",
+}  # fmt: skip
 """Which images a network sees; else by its name."""
 CORE = ("resnet18", "wide2048", "post128", "vit@50", "rn26_bn", "rn26_gn@50")
 FURTHER = (
@@ -27,6 +30,9 @@ FURTHER = (
 )  # fmt: skip
 """Accurate networks, two classes and a thousand; then those of the core, with seeds and a severity that it lacks."""
 SINGLES = ("vit", "rn26_gn")
+BATCH_NORM = ("rn26_bn", "resnet18", "bn64-five", "bn64-two", "glyph-bn", "glyph-bn@10")
+RIVALS = ("shot", "bn-adapt", "infomax", "zerosiam", "eta")
+"""Methods of at most one forward and one backward that gain most in shuffled or changing streams."""
 LEFT_OUT = {"memo"}
 """64 views of every image: hours."""
 WITH_ASR = ("tent", "eta")
@@ -146,10 +152,24 @@ def singles(names: Sequence[str]) -> Iterator[Part]:
             yield Part(name, methods, some, [SHUFFLED], seeds=seeds, batch=1)
 
 
+def batch_norm(names: Sequence[str]) -> Iterator[Part]:
+    """BatchNorm networks: every kind of stream, one class under several corruptions and orders, ResNet-18 beside rivals."""
+    two = SOME_METHODS[:2]
+    for name in names:
+        methods = (*two, *RIVALS) if name == "resnet18" else two
+        yield Part(name, methods, ["frost"], [SHUFFLED, ordered(name)])
+        yield Part(name, methods, ASIDE, [MIXTURE, CONTINUAL])
+        yield Part(name, two, [], [SHUFFLED, ordered(name), ONE_CLASS])
+    for name in names:
+        yield Part(name, two, ["frost", "shot_noise", "motion_blur"], [ONE_CLASS], seeds=(1, 2, 3))
+        yield Part(name, two, ["shot_noise"], [SHUFFLED, ordered(name)])
+
+
 KINDS = {
     "core": (core, CORE, "The core of the battery with every method of the package, on the part that is kept aside."),
     "further": (further, FURTHER, "More of the part kept aside: accurate networks, 1,000 classes, severity 1, more seeds."),
     "singles": (singles, SINGLES, "Single images with 200 classes, 4,000 of them, on the part that is kept aside."),
+    "batch-norm": (batch_norm, BATCH_NORM, "BatchNorm networks of the part kept aside, one class above all."),
 }  # fmt: skip
 SETTINGS = {
     "tent + asr": ("tent", 'recovery = "asr"'),
