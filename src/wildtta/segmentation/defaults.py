@@ -19,8 +19,8 @@ def entropy_weight(redundancy: float, classes: int) -> float:
         w·E + redundancy/D·R  =  redundancy · (E/ln C + R/D),    0 ≤ E ≤ ln C,  0 ≤ R ≤ D
 
     E is a mean over a thousand pixels, most of them sure: its gradient is short. R is over as few rows as there are classes,
-    and its gradient is as long as ever. With a weight of 1 for E it was 900 to 5,000 times as long on three networks: a
-    bounded step followed R alone.
+    and its gradient is as long as ever. With a weight of 1 for E it was a thousand times as long and more: a bounded step
+    followed R alone.
     """
     return redundancy / math.log(max(2, classes))
 
