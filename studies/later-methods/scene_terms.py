@@ -128,7 +128,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     for row in rows:
         told = [
-            f"{mean(gains):+.2f} ± {stdev(gains) / math.sqrt(len(gains)):.2f}".replace("-", "−")
+            f"{mean(gains):+.2f} ± {stdev(gains) / math.sqrt(len(gains)):.2f}".replace("-0.00", "0.00").replace("-", "−")
             for gains in row["gains"].values()
         ]
         length = row["lengths"]
