@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from cells import show
-from torch import Tensor
+from torch import Tensor, nn
 
 from wildtta.data import corrupt
 from wildtta.report.names import method_name
@@ -36,13 +36,19 @@ def ordered(labels: Tensor) -> Tensor:
     return (labels == CLASSES.index("vehicle")).flatten(1).sum(1).argsort(stable=True)
 
 
-def mean_iou(method: str, images: Tensor, labels: Tensor) -> float:
-    device = images.device
-    model = adapt_segmentation(network().to(device), method, example=inputs(images[:1]), **options(method))
-    meter = Confusion(len(CLASSES), device=device)
+def mean_iou(source: nn.Module, method: str, images: Tensor, labels: Tensor, **options: Any) -> float:
+    """mIoU of a method that begins at the network ``source``, over a stream."""
+    model = adapt_segmentation(source.to(images.device), method, example=inputs(images[:1]), **options)
+    meter = Confusion(len(CLASSES), device=images.device)
     for batch, marks in zip(images.split(BATCH), labels.split(BATCH), strict=True):
         meter.update(resized(model(inputs(batch)).maps, marks.shape[-2:]), marks)
     return meter.mean()
+
+
+def shown(seed: int, corruption: str, device: str, count: int = COUNT) -> tuple[Tensor, Tensor]:
+    """The scenes of a seed under a corruption, and their labels."""
+    images, labels = (part.to(device) for part in scenes(count, seed=seed))
+    return images if corruption == "clean" else corrupt(images, corruption, SEVERITY, seed=seed), labels
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -62,17 +68,17 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def measure(seed: int, corruption: str, device: str) -> Iterator[dict[str, Any]]:
     """Every method on the scenes of a seed, shuffled and ordered."""
-    images, labels = (part.to(device) for part in scenes(COUNT, seed=seed))
-    shown = images if corruption == "clean" else corrupt(images, corruption, SEVERITY, seed=seed)
+    images, labels = shown(seed, corruption, device)
     for order, positions in (("shuffled", torch.arange(COUNT, device=device)), ("ordered", ordered(labels))):
-        found = {method: mean_iou(method, shown[positions], labels[positions]) for method in METHODS}
+        stream = images[positions], labels[positions]
+        found = {method: mean_iou(network(), method, *stream, **options(method)) for method in METHODS}
         yield {"seed": seed, "corruption": corruption, "order": order, **found}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="mIoU on the embedded scenes.")
     parser.add_argument("out", type=Path, help="JSON file of the measurements; those that it has are not made again")
-    parser.add_argument("--seeds", type=int, default=5, help="so many sets of scenes, each with noise of its own")
+    parser.add_argument("--seeds", type=int, default=10, help="so many sets of scenes, each with noise of its own")
     parser.add_argument("--into", type=Path, help="page that takes the table in place of its old one")
     given = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"

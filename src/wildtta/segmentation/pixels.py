@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from wildtta.adapter import Adapter
 from wildtta.methods.base import Method
 from wildtta.methods.registry import get_method
 from wildtta.network.probe import undisturbed
+from wildtta.segmentation.defaults import options_for_pixels
 
 PIXELS_PER_IMAGE = 256
 """Pixels of an image that are learned from."""
@@ -141,7 +142,8 @@ def adapt_segmentation(
         method: a name or a config, as for :func:`wildtta.adapt`. By name, recovery (SAR, SAR² …) is off unless
             ``recovery=`` asks for it: it watches for a mean entropy below 0.2, which was chosen for 1000 classes and
             whole images. Most pixels of a good network are surer than that. Steady's evidence, which is about whole
-            images and corrects their answers, is off too: it learns at full strength.
+            images and corrects their answers, is off too: it learns at full strength, and its entropy term weighs as
+            much as R (:func:`~wildtta.segmentation.defaults.entropy_weight`).
         example: images as the network takes them, [B, C, H, W]: the network is run on one, to see its head.
         pixels: pixels of an image to learn from.
         batch_size: for the learning rate's rule; a single image already has many samples, so the papers' 64.
@@ -149,11 +151,10 @@ def adapt_segmentation(
     """
     from wildtta.adapt import adapt
 
-    known = {item.name for item in fields(type(get_method(method)))} if isinstance(method, str) else set()
-    for name, off in {"recovery": None, "evidence": False}.items():
-        if name in known:
-            options.setdefault(name, off)
-    return adapt(Pixels(network, example, pixels=pixels), method, batch_size=batch_size, example=example, **options)
+    wrapped = Pixels(network, example, pixels=pixels)
+    if isinstance(method, str):
+        options = options_for_pixels(get_method(method), wrapped.head.out_features) | options
+    return adapt(wrapped, method, batch_size=batch_size, example=example, **options)
 
 
 def photometric(images: Tensor, generator: torch.Generator) -> Tensor:
