@@ -132,6 +132,13 @@ class Method:
     def reviewed(self, engine: Engine, review: Review) -> None:
         """A guard remembers some of the stream: a method may change its own state by that."""
 
+    def keeps_kinds(self, engine: Engine) -> bool:
+        """Whether a guard is to keep weights and state for each kind of images, and bring them back with it."""
+        return False
+
+    def begin_kind(self, engine: Engine) -> None:
+        """Images of a kind that no state is kept for: forget what belongs to another one."""
+
     def why_silent(self, engine: Engine) -> str | None:
         """Why nothing has been learned for long, and what to do: the end of a warning. None: it rests as it should."""
         return (

@@ -33,6 +33,8 @@ _FLOOD = (2.0, 4.0)
 """Classes among the last 256 samples up to which they say nothing about a shift, and from which on they do."""
 _REVIEWED = ("support", "novelty", "pace")
 """What follows from a guard's memory; 1 without a guard."""
+_OF_A_KIND = ("bank", "momentum", "way", *_REVIEWED)
+"""Beginnings of the names of what belongs to one kind of samples."""
 _EPSILON = 2.5e-8
 """Keeps the bounded gradient finite where it is 0."""
 
@@ -215,6 +217,20 @@ class Steady(SAR2):
             length = self._strength(engine) * engine.memory["pace"]
             way, pace = followed_way(engine.memory, engine.learnables.vector(), length, review)
             for name, value in (way | {"pace": pace}).items():
+                engine.memory[name].copy_(value)
+
+    def keeps_kinds(self, engine: Engine) -> bool:
+        return not engine.norms
+
+    def begin_kind(self, engine: Engine) -> None:
+        """The weights, their way, and the bank that steps follow begin anew. What is known of the classes stays.
+
+        (Evidence takes some hundred samples to gather. Without it, nothing was learned where a kind lasted for 400.)
+        """
+        assert engine.source is not None
+        engine.learnables.assign(engine.source)
+        for name, value in engine.initial_state().items():
+            if name.startswith(_OF_A_KIND):
                 engine.memory[name].copy_(value)
 
     def answered(self, engine: Engine, output: Output) -> Output:
