@@ -230,7 +230,8 @@ class Places:
         """Exchange the state for that of ``place``, as a whole or not at all."""
         with engine.all_or_nothing():
             if place.state is None:
-                engine.method.begin_kind(engine)
+                assert self._before is not None
+                engine.method.begin_kind(engine, self._before.memory)
             else:
                 place.state.restore(engine)
         self.present.state, self._before, place.state = self._before, None, None

@@ -237,9 +237,13 @@ class Watch:
         shape = latest.kinds.shape[1:]
         recent = [kinds for kinds in self.places.present.recent if kinds.shape[1:] == shape]
         self.places.present.recent.append(latest.kinds)
-        kept = [(one.probabilities, *one.looks) for one in self._memory if one.looks and one.looks[0].shape == shape]
-        if len(kept) > 1:
-            source, kinds, thumbnails = (torch.stack(column) for column in zip(*kept, strict=True))
+        old, all_kept = (
+            [(one.probabilities, *one.looks) for one in some if one.looks and one.looks[0].shape == shape]
+            for some in (self._memory.elders(), self._memory)
+        )
+        if len(old) > 1:
+            source, kinds, _ = (torch.stack(column) for column in zip(*old, strict=True))
+            thumbnails = torch.stack([thumbnail for _, _, thumbnail in all_kept])
             review = Review(
                 probabilities=source,
                 alike=alike(kinds, latest.kinds),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -136,8 +137,8 @@ class Method:
         """Whether a guard is to keep weights and state for each kind of images, and bring them back with it."""
         return False
 
-    def begin_kind(self, engine: Engine) -> None:
-        """Images of a kind that no state is kept for: forget what belongs to another one."""
+    def begin_kind(self, engine: Engine, left: Mapping[str, Tensor]) -> None:
+        """Images of a kind that no state is kept for: forget what belongs to the kind before, whose state is ``left``."""
 
     def why_silent(self, engine: Engine) -> str | None:
         """Why nothing has been learned for long, and what to do: the end of a warning. None: it rests as it should."""
