@@ -37,6 +37,14 @@ def test_a_flood_of_two_thousand_becomes_a_fifth(per_look: int, share: float) ->
     assert flood == pytest.approx(0.215, abs=0.06)
 
 
+def test_a_flood_of_two_thousand_is_not_among_the_elders() -> None:
+    """A fifth of the memory is newer than three quarters of it."""
+    memory, kept = _filled(256, 14_000, per_look=64)
+    elders = [float(one.sample.call) for one in memory.elders() if isinstance(one.sample.call, torch.Tensor)]
+    assert elders == sorted(kept)[:192]
+    assert max(elders) < 12_000
+
+
 def test_after_the_start_the_first_batches_are_no_longer_most_of_it() -> None:
     _, kept = _filled(256, 1_920, per_look=64)
     assert sum(number < 256 for number in kept) / 256 < 0.55

@@ -23,8 +23,8 @@ _SAME, _OTHER = 2.0, 4.0
 """Squared distance up to which an image is of the kind of others, and from which on it is not (their own mean is 1)."""
 _NEIGHBOUR = 8
 """The neighbour that is measured to, the nearest being the first: a kind of which fewer were seen is new."""
-_KNOWN, _UNKNOWN = 2.0, 4.0
-"""Squared distance to it, up to which a kind is known, and from which on it is not (that of the known ones is 1)."""
+KNOWN, UNKNOWN = 2.0, 4.0
+"""Strangeness up to which a kind is known, and from which on it is not (that of the known ones is 1)."""
 _REPEATED, _NEW = 0.01, 0.05
 """Variance of thumbnails, in units of that of remembered ones, up to which images only repeat each other."""
 _THUMBNAIL = 4
@@ -63,18 +63,25 @@ def alike(known: Tensor, latest: Tensor) -> Tensor:
     return torch.nan_to_num((_OTHER - distance) / (_OTHER - _SAME)).clamp(0, 1)
 
 
-def familiar(known: Tensor, latest: Tensor) -> Tensor:
-    """How far the ``latest`` [n, F] are of a kind that is among the ``known`` [m, F], in [0, 1]; 0 for what is no image.
+def strangeness(known: Tensor, latest: Tensor) -> Tensor:
+    """How far the ``latest`` [n, F] lie from the ``known`` [m, F]: 1 for more of the same kind, 0 for what is no image.
 
-    By the squared distance to the eighth neighbour among the known, the median over the latest, beside the same of the known
+    The squared distance to the eighth neighbour among the known, the median over the latest, beside the same of the known
     themselves. Features are in units of the known ones' variance.
     """
-    if not latest.shape[1] or len(known) <= _NEIGHBOUR:
+    if not latest.shape[1] or len(known) < 2:
         return known.new_zeros(())
     unit = known.var(dim=0).clamp(min=_SMALLEST).sqrt()
-    own, far = (_to_neighbour(x / unit, known / unit, place) for x, place in ((known, _NEIGHBOUR), (latest, _NEIGHBOUR - 1)))
-    share = far.median() / own.median().clamp(min=_SMALLEST)
-    return torch.nan_to_num((_UNKNOWN - share) / (_UNKNOWN - _KNOWN)).clamp(0, 1)
+    place = min(_NEIGHBOUR, len(known) - 1)
+    own, far = (_to_neighbour(x / unit, known / unit, at) for x, at in ((known, place), (latest, place - 1)))
+    return torch.nan_to_num(far.median() / own.median().clamp(min=_SMALLEST))
+
+
+def familiar(known: Tensor, latest: Tensor) -> Tensor:
+    """How far the ``latest`` [n, F] are of a kind that is among the ``known`` [m, F], in [0, 1]; 0 for what is no image."""
+    if not latest.shape[1] or len(known) <= _NEIGHBOUR:
+        return known.new_zeros(())
+    return ((UNKNOWN - strangeness(known, latest)) / (UNKNOWN - KNOWN)).clamp(0, 1)
 
 
 def novelty(known: Tensor, latest: Tensor) -> Tensor:
@@ -90,8 +97,9 @@ def novelty(known: Tensor, latest: Tensor) -> Tensor:
 
 def _to_neighbour(samples: Tensor, known: Tensor, place: int) -> Tensor:
     """Squared distance of each of the ``samples`` [n, F] to its neighbour number ``place`` (from 0) among the ``known``, [n]."""
-    distances = (samples[:, None] - known).square().sum(2)
-    return distances.sort(dim=1).values[:, place]
+    # Not by a product of matrices: what lies close together far from 0 would lose its digits.
+    distances = torch.cdist(samples, known, compute_mode="donot_use_mm_for_euclid_dist").square()
+    return distances.kthvalue(place + 1, dim=1).values
 
 
 def _is_image(call: Tensor) -> bool:

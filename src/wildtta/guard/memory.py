@@ -67,6 +67,9 @@ class Memory:
         self.size = size
         self._draw = draw
         self._kept: list[Answered] = []
+        self._taken_in: list[int] = []
+        """When each was, as a number that grows."""
+        self._newest = 0
         self._followed = 0
 
     def __len__(self) -> int:
@@ -84,13 +87,24 @@ class Memory:
     def remember(self, new: Sequence[Answered]) -> None:
         """Take samples in."""
         for answered in new:
+            self._newest += 1
             if len(self._kept) < self.size:
                 self._kept.append(answered)
+                self._taken_in.append(self._newest)
             else:
-                self._kept[self._draw.randrange(self.size)] = answered
+                place = self._draw.randrange(self.size)
+                self._kept[place], self._taken_in[place] = answered, self._newest
 
     def __iter__(self) -> Iterator[Answered]:
         return iter(self._kept)
+
+    def elders(self) -> list[Answered]:
+        """Three quarters of them, those that have been here longest.
+
+        Two thousand images of a flood become a fifth of a memory that has turned over to their pace; among these they are none.
+        """
+        order = sorted(range(len(self._kept)), key=self._taken_in.__getitem__)
+        return [self._kept[place] for place in order[: -(-3 * len(order) // 4)]]
 
     def draw(self, number: int) -> list[Answered]:
         """A random part of it, in random order."""
@@ -98,4 +112,5 @@ class Memory:
 
     def clear(self) -> None:
         self._kept.clear()
+        self._taken_in.clear()
         self._followed = 0

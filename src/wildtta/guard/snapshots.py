@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from wildtta.step.engine import COUNTERS, Engine
@@ -23,6 +24,14 @@ class Snapshot:
     def of(cls, engine: Engine, images: int) -> Snapshot:
         memory = {name: value.clone() for name, value in engine.memory.items() if name not in COUNTERS}
         return cls(images, engine.learnables.vector() if engine.learns else None, memory, engine.gate_open)
+
+    def renewed(self, engine: Engine, images: int) -> Snapshot:
+        """One of now, in the memory of this one, which must not be used any more."""
+        if not engine.learns or self.parameters is None or self.parameters.device != engine.device:
+            return Snapshot.of(engine, images)
+        live = [engine.learnables.vector(), *(engine.memory[name] for name in self.memory)]
+        torch._foreach_copy_([self.parameters, *self.memory.values()], live)
+        return replace(self, images=images, gate_open=engine.gate_open)
 
     def restore(self, engine: Engine) -> None:
         """In place, so that recorded CUDA graphs stay valid."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -23,6 +22,7 @@ from wildtta.guard.judge import Decision, Judge, Look
 from wildtta.guard.ladder import Ladder, Rung
 from wildtta.guard.memory import Memory, Queue
 from wildtta.guard.pace import START, share_of
+from wildtta.guard.places import Places
 from wildtta.guard.scaling import scaled_step
 from wildtta.guard.shadow import Shadow
 from wildtta.guard.snapshots import Snapshot, Snapshots
@@ -39,8 +39,6 @@ _LAG = 5120
 """Images by which suspicion may follow what caused it: a drift is small for long before it can be told from chance."""
 _SNAPSHOTS, _APART = 4, 2560
 _DECISIONS = 1000
-_RECENT_LOOKS = 8
-"""Looks whose images say which kind is the usual one at present."""
 
 
 class Watch:
@@ -65,8 +63,8 @@ class Watch:
         self._lends = shadow is None
         self._queue = Queue(guard.shadow, draw)
         self._memory = Memory(guard.memory, draw)
-        self._kinds: deque[Tensor] = deque(maxlen=_RECENT_LOOKS)
-        """Of the images of the latest looks, [n, F] each."""
+        self.places = Places(guard.seed)
+        """What the method keeps for each kind of images, where it asks for that."""
         self._snapshots = Snapshots(_SNAPSHOTS, _APART)
         self._pending: Comparison | None = None
         self._suspected_since: int | None = None
@@ -84,6 +82,7 @@ class Watch:
     ) -> Answer:
         """Answer a batch by ``learn``, as far as the present rung lets it, and look at the answer."""
         self.prepare(engine)
+        self._follow_kind(engine, images)
         scale, by_source = self.step_scale, self.source_answers
         if scale == 0:
             answer = predict(images)
@@ -110,8 +109,19 @@ class Watch:
 
     def predict(self, engine: Engine, images: Tensor, predict: Callable[[Tensor], Answer]) -> Answer:
         """Answer a caller who paused the adapter: by the network that answers at present."""
-        answer = predict(images)
-        return self._by_source(engine, images, answer) if self.source_answers else answer
+        if self.source_answers:
+            return self._by_source(engine, images, predict(images))
+        with self.places.visited(engine, images if engine.inputs is None else engine.inputs):
+            return predict(images)
+
+    def _follow_kind(self, engine: Engine, images: Tensor) -> None:
+        """Let the method have the state that belongs to the images' kind; while something is amiss nothing is exchanged."""
+        if not self._lends or self.step_scale < 1 or self.source_answers or not engine.method.keeps_kinds(engine):
+            return
+        call = images if engine.inputs is None else engine.inputs
+        done = self.places.follow(engine, call, self.judge.images)
+        if done is not None and self._audit is not None:
+            self._audit.write("kind", images=self.judge.images, place=done, places=len(self.places))
 
     def _by_source(self, engine: Engine, images: Tensor, answer: Answer) -> Answer:
         """The same step with the source network's answer."""
@@ -175,7 +185,7 @@ class Watch:
         self._pending = None
         self._queue.clear()
         self._memory.clear()
-        self._kinds.clear()
+        self.places.forget()
         self._snapshots.clear()
 
     def roll_back(self, engine: Engine) -> None:
@@ -187,6 +197,7 @@ class Watch:
                 "reset() goes back to the source"
             )
         snapshot.restore(engine)
+        self.places.forget()
         self._snapshots.drop_after(snapshot.images)
 
     def restart(self) -> None:
@@ -216,17 +227,23 @@ class Watch:
         since, self._looked = self.judge.images - self._looked, self.judge.images
         newcomers = self._memory.newcomers(since, len(latest))
         self._pending = Comparison.of(engine, self._shadow, self._present, latest, known, newcomers)
-        if enough and self._lends and self.guard.act:
+        if self.places.moved:
+            self.places.moved = False  # some of these images may be of the kind before
+        elif enough and self._lends and self.guard.act:
             self._lend_memory(engine, self._pending, since)
 
     def _lend_memory(self, engine: Engine, latest: Comparison, samples: int) -> None:
         """Tell the method what is remembered of the stream, of which so many ``samples`` came since the last look."""
         shape = latest.kinds.shape[1:]
-        recent = [kinds for kinds in self._kinds if kinds.shape[1:] == shape]
-        self._kinds.append(latest.kinds)
-        kept = [(one.probabilities, *one.looks) for one in self._memory if one.looks and one.looks[0].shape == shape]
-        if len(kept) > 1:
-            source, kinds, thumbnails = (torch.stack(column) for column in zip(*kept, strict=True))
+        recent = [kinds for kinds in self.places.present.recent if kinds.shape[1:] == shape]
+        self.places.present.recent.append(latest.kinds)
+        old, all_kept = (
+            [(one.probabilities, *one.looks) for one in some if one.looks and one.looks[0].shape == shape]
+            for some in (self._memory.elders(), self._memory)
+        )
+        if len(old) > 1:
+            source, kinds, _ = (torch.stack(column) for column in zip(*old, strict=True))
+            thumbnails = torch.stack([thumbnail for _, _, thumbnail in all_kept])
             review = Review(
                 probabilities=source,
                 alike=alike(kinds, latest.kinds),
@@ -298,3 +315,4 @@ class Watch:
         # What the old weights answered says nothing about these.
         self._pending, self._suspected_since = None, None
         self._queue.clear()
+        self.places.forget()

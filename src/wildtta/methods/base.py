@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -131,6 +132,13 @@ class Method:
 
     def reviewed(self, engine: Engine, review: Review) -> None:
         """A guard remembers some of the stream: a method may change its own state by that."""
+
+    def keeps_kinds(self, engine: Engine) -> bool:
+        """Whether a guard is to keep weights and state for each kind of images, and bring them back with it."""
+        return False
+
+    def begin_kind(self, engine: Engine, left: Mapping[str, Tensor]) -> None:
+        """Images of a kind that no state is kept for: forget what belongs to the kind before, whose state is ``left``."""
 
     def why_silent(self, engine: Engine) -> str | None:
         """Why nothing has been learned for long, and what to do: the end of a warning. None: it rests as it should."""

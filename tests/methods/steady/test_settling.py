@@ -127,3 +127,20 @@ def test_a_guarded_network_settles_on_its_stream_and_learns_a_new_kind_at_full_p
     for batch in (0.3 * noisy[:640]).split(64):  # another kind: pale
         model(batch)
     assert float(model.engine.memory["pace"]) == pytest.approx(1, abs=0.01)
+
+
+@pytest.mark.parametrize("pace", [1.0, 0.55, 0.1])
+def test_a_new_kind_begins_at_the_source_as_far_as_the_weights_had_settled(pace: float) -> None:
+    """At a pace of 1 where they are, at a tenth at the source, on the line between in between."""
+    model = wildtta.adapt(build("gn_resnet"))
+    engine = model.engine
+    assert engine.source is not None
+    away = engine.source + torch.linspace(0, 1, len(engine.source))
+    engine.learnables.assign(away)
+    engine.memory["present"].fill_(3.0)
+    engine.memory["way_longest"].fill_(2.0)
+    engine.method.begin_kind(engine, {"pace": torch.tensor(pace)})
+    expected = engine.source + (pace - 0.1) / 0.9 * (away - engine.source)
+    torch.testing.assert_close(engine.learnables.vector(), expected)
+    assert float(engine.memory["way_longest"]) == 0
+    assert engine.memory["present"].tolist() == [3.0] * len(engine.memory["present"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -16,7 +17,7 @@ from wildtta.methods.registry import register
 from wildtta.methods.sar2.method import SAR2
 from wildtta.methods.sar2.redundancy import Normalisation
 from wildtta.methods.steady.evidence import classes_seen, no_evidence, rising, weighed
-from wildtta.methods.steady.settling import followed_way, no_way
+from wildtta.methods.steady.settling import followed_way, no_way, settledness
 from wildtta.methods.steady.stream_statistics import answer_of, no_statistics
 from wildtta.methods.steady.support import faded, supported
 from wildtta.network.output import logits_of
@@ -33,6 +34,8 @@ _FLOOD = (2.0, 4.0)
 """Classes among the last 256 samples up to which they say nothing about a shift, and from which on they do."""
 _REVIEWED = ("support", "novelty", "pace")
 """What follows from a guard's memory; 1 without a guard."""
+_OF_A_KIND = ("momentum", "way", *_REVIEWED)
+"""Beginnings of the names of what belongs to one kind of samples."""
 _EPSILON = 2.5e-8
 """Keeps the bounded gradient finite where it is 0."""
 
@@ -97,7 +100,8 @@ class Steady(SAR2):
 
     With a guard, what it remembers of the stream has a say: a is at most what remembered samples of the same kind
     agree with, and samples that only repeat each other change nothing (``methods/steady/support.py``). Where the weights have
-    arrived, on samples of a known kind, steps and pull are cut down to a tenth (``methods/steady/settling.py``).
+    arrived, on samples of a known kind, steps and pull are cut down to a tenth (``methods/steady/settling.py``). Each kind of
+    images has a state of its own, which comes back with it (``guard/places.py``).
 
     The measurements are in docs/results/no-harm.md.
     """
@@ -215,6 +219,22 @@ class Steady(SAR2):
             length = self._strength(engine) * engine.memory["pace"]
             way, pace = followed_way(engine.memory, engine.learnables.vector(), length, review)
             for name, value in (way | {"pace": pace}).items():
+                engine.memory[name].copy_(value)
+
+    def keeps_kinds(self, engine: Engine) -> bool:
+        return not engine.norms
+
+    def begin_kind(self, engine: Engine, left: Mapping[str, Tensor]) -> None:
+        """Back to the source, as far as the weights had settled on the kind before; a new way begins.
+
+        Weights that were still on their way hold what kinds share. So do the bank and the evidence, which take some hundred
+        samples to gather: without them little was learned where a kind lasted for 400.
+        """
+        assert engine.source is not None
+        settled = settledness(left["pace"]) if self.evidence else torch.ones_like(engine.source[0])
+        engine.learnables.assign(torch.lerp(engine.learnables.vector(), engine.source, settled.to(engine.source.dtype)))
+        for name, value in engine.initial_state().items():
+            if name.startswith(_OF_A_KIND):
                 engine.memory[name].copy_(value)
 
     def answered(self, engine: Engine, output: Output) -> Output:

@@ -59,3 +59,8 @@ def followed_way(
     arrived = rising(average / longest.clamp(min=1e-12), _ARRIVED) * (longest > 0)
     way = {"way_start": start, "way_average": average, "way_longest": longest}
     return way, 1 - (1 - _SHORTEST) * arrived * review.familiar
+
+
+def settledness(pace: Tensor) -> Tensor:
+    """How far a network that takes the share ``pace`` of each step has settled, in [0, 1]."""
+    return ((1 - pace) / (1 - _SHORTEST)).clamp(0, 1)
