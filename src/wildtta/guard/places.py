@@ -136,7 +136,7 @@ class Places:
             call: the batch.
             images: that came before it.
         """
-        kinds = _window(kind(call))
+        kinds = _window(call)
         if not kinds.shape[1] or (self._waiting and self._waiting[0].shape[1:] != kinds.shape[1:]):
             return None
         done = self._decide(engine)
@@ -208,7 +208,7 @@ class Places:
         """The place that a call's images belong to; the present one where none does."""
         if len(self._places) == 1:
             return self.present
-        latest = _window(kind(call))
+        latest = _window(call)
         found = self._strangeness(latest) if latest.shape[1] else {}
         if not found:
             return self.present
@@ -242,6 +242,7 @@ class Places:
         self.present, self._strange, self.moved = place, False, True
 
 
-def _window(kinds: Tensor) -> Tensor:
-    """At most 32 rows of [n, F], evenly spaced; a number that is none becomes 0."""
-    return torch.nan_to_num(kinds[:: max(1, len(kinds) // WINDOW)][:WINDOW], posinf=0.0, neginf=0.0)
+def _window(call: Call) -> Tensor:
+    """Kinds of at most 32 images of a call, evenly spaced, [n, F]; a number that is none becomes 0."""
+    some = call[:: max(1, len(call) // WINDOW)][:WINDOW] if isinstance(call, Tensor) else call
+    return torch.nan_to_num(kind(some), posinf=0.0, neginf=0.0)
