@@ -65,8 +65,9 @@ _MANY = (8.0, 16.0)
 200 classes show up to 6.5, by errors.)"""
 _ERROR_WEIGHT = 2.5
 """Lengths of r that a mean of the rows must exceed."""
-_PRESENT, _PRESENT_MEMORY = (5.0, 9.0), 256
-"""Steps by the rows ask for so many classes among the last 256 samples (1/e): none up to the first number."""
+_PRESENT, _PRESENT_MORE, _PRESENT_MEMORY = (5.0, 9.0), 2.0, 256
+"""Steps by the rows ask for so many classes among the last 256 samples (1/e): none up to the first number. Where the rows
+count alone, for two more: one of 200 classes shows up to 6.5, and steps in a run of it would make it show ever more."""
 _SPREAD_OUT = (0.3, 0.6)
 """Share of all classes seen, up to which the mean of the samples tells nothing, and from which on it counts fully."""
 _ENOUGH = (5, 10)
@@ -208,7 +209,7 @@ def few_to_many(classes: int) -> float:
 def rows_trusted(seen: Tensor, present: Tensor, classes: int) -> Tensor:
     """Trust in [0, 1] in a step by the rows, from the classes ``seen`` so far and those ``present`` among the last samples."""
     enough = torch.maximum(falling(sampling_error(seen, classes), _ERROR), rising(seen, _MANY))
-    return enough * rising(present, _PRESENT)
+    return enough * rising(present - _PRESENT_MORE * few_to_many(classes), _PRESENT)
 
 
 def smallest_shift(classes: int) -> float:
