@@ -16,6 +16,7 @@ from wildtta.methods.steady.evidence import (
     no_evidence,
     noise_entropy,
     recentring_cost,
+    rows_trusted,
     sampling_error,
     watched_classes,
     weighed,
@@ -152,6 +153,14 @@ def test_steps_in_long_runs_of_few_classes_are_held_back() -> None:
     world = World(10, shift=3.5)
     found, _ = strengths(world, world.in_order(80, 400))
     assert max(found[40:]) < 0.3
+
+
+@pytest.mark.parametrize(("classes", "least", "most"), [(10, 5, 9), (25, 6, 10), (40, 7, 11), (200, 7, 11)])
+def test_classes_that_errors_on_one_class_show_are_not_enough_for_a_step(classes: int, least: float, most: float) -> None:
+    """A run of one of 200 classes shows 6.5 of them; that of the embedded ViT in low contrast 5.3 to 6.3."""
+    seen = torch.tensor(float(classes))
+    found = [float(rows_trusted(seen, torch.tensor(present), classes)) for present in (least, (least + most) / 2, most)]
+    assert found == pytest.approx([0, 0.5, 1])
 
 
 def test_batches_of_one_see_what_batches_of_sixty_four_see() -> None:
