@@ -13,7 +13,7 @@ from torch import Tensor
 
 import wildtta
 from toy_networks import build
-from wildtta.guard.appearance import kind, strangeness
+from wildtta.guard.appearance import Neighbourhood, kind
 from wildtta.guard.audit import read_audit
 
 NETWORK = "gn_resnet"
@@ -47,7 +47,7 @@ def test_strangeness_is_that_of_numpy(images: dict[str, Tensor]) -> None:
     own = np.sort(((one[:, None] - one) ** 2).sum(2), axis=1)[:, 8]  # the nearest is the image itself
     far = np.sort(((other[:, None] - one) ** 2).sum(2), axis=1)[:, 7]
     expected = np.median(far) / np.sort(own)[(len(own) - 1) // 2]  # torch's median is the lower one
-    np.testing.assert_allclose(float(strangeness(known, latest)), expected, rtol=1e-6)
+    np.testing.assert_allclose(float(Neighbourhood(known).strangeness(latest)), expected, rtol=1e-6)
 
 
 def test_a_new_kind_begins_at_the_source_and_the_old_one_is_found_again(

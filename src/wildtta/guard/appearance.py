@@ -13,6 +13,8 @@ Coarse thumbnails show it, by how far they differ among each other.
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 import torch
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
@@ -36,7 +38,7 @@ def kind(call: Call) -> Tensor:
 
     [n, 0] for what is no image.
     """
-    if not isinstance(call, Tensor) or not _is_image(call):
+    if not is_image(call):
         return _nothing(call)
     values = call.float()
     rough = (values[..., 1:] - values[..., :-1]).flatten(2)
@@ -46,7 +48,7 @@ def kind(call: Call) -> Tensor:
 
 def thumbnail(call: Call) -> Tensor:
     """Means over 4 × 4 fields, [n, 16·channels]; [n, 0] for what is no image."""
-    if not isinstance(call, Tensor) or not _is_image(call):
+    if not is_image(call):
         return _nothing(call)
     return adaptive_avg_pool2d(call.float(), _THUMBNAIL).flatten(1)
 
@@ -63,25 +65,31 @@ def alike(known: Tensor, latest: Tensor) -> Tensor:
     return torch.nan_to_num((_OTHER - distance) / (_OTHER - _SAME)).clamp(0, 1)
 
 
-def strangeness(known: Tensor, latest: Tensor) -> Tensor:
-    """How far the ``latest`` [n, F] lie from the ``known`` [m, F]: 1 for more of the same kind, 0 for what is no image.
+class Neighbourhood:
+    """Known kinds [m, F], ready to be compared with: how far they lie from each other is found once.
 
-    The squared distance to the eighth neighbour among the known, the median over the latest, beside the same of the known
-    themselves. Features are in units of the known ones' variance.
+    Features are in units of the known ones' variance. Distances are squared, to the eighth neighbour, the median over all.
     """
-    if not latest.shape[1] or len(known) < 2:
-        return known.new_zeros(())
-    unit = known.var(dim=0).clamp(min=_SMALLEST).sqrt()
-    place = min(_NEIGHBOUR, len(known) - 1)
-    own, far = (_to_neighbour(x / unit, known / unit, at) for x, at in ((known, place), (latest, place - 1)))
-    return torch.nan_to_num(far.median() / own.median().clamp(min=_SMALLEST))
+
+    def __init__(self, known: Tensor) -> None:
+        self._unit = known.var(dim=0).clamp(min=_SMALLEST).sqrt()
+        self._known = known / self._unit
+        self._neighbour = min(_NEIGHBOUR, len(known) - 1)
+        # An image's nearest neighbour among the known is the image itself.
+        self._own = _to_neighbour(self._known, self._known, self._neighbour).median().clamp(min=_SMALLEST)
+
+    def strangeness(self, latest: Tensor) -> Tensor:
+        """How far the ``latest`` [n, F] lie from the known: 1 for more of the same kind."""
+        far = _to_neighbour(latest / self._unit, self._known, self._neighbour - 1).median()
+        return torch.nan_to_num(far / self._own)
 
 
 def familiar(known: Tensor, latest: Tensor) -> Tensor:
     """How far the ``latest`` [n, F] are of a kind that is among the ``known`` [m, F], in [0, 1]; 0 for what is no image."""
     if not latest.shape[1] or len(known) <= _NEIGHBOUR:
         return known.new_zeros(())
-    return ((UNKNOWN - strangeness(known, latest)) / (UNKNOWN - KNOWN)).clamp(0, 1)
+    strangeness = Neighbourhood(known).strangeness(latest)
+    return ((UNKNOWN - strangeness) / (UNKNOWN - KNOWN)).clamp(0, 1)
 
 
 def novelty(known: Tensor, latest: Tensor) -> Tensor:
@@ -102,8 +110,9 @@ def _to_neighbour(samples: Tensor, known: Tensor, place: int) -> Tensor:
     return distances.kthvalue(place + 1, dim=1).values
 
 
-def _is_image(call: Tensor) -> bool:
-    return call.dim() == 4 and call.is_floating_point() and call.shape[-1] > 2 and call.shape[-2] > 2
+def is_image(call: Call) -> TypeGuard[Tensor]:
+    """Whether a call is one of images with neighbouring pixels."""
+    return isinstance(call, Tensor) and call.dim() == 4 and call.is_floating_point() and call.shape[-1] > 2 and call.shape[-2] > 2
 
 
 def _nothing(call: Call) -> Tensor:

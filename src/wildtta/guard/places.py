@@ -13,7 +13,8 @@ images over, unless he sends more of them than there ever were. A paused network
 the state that is kept is the one before the first strange window: a change leaves no trace in the old place. A new place
 takes in everything for its first thousand images: in class order, the first few hundred are no picture of their kind.
 
-The answer of a window is read when the next one has come, so that nothing waits for the device.
+The answer of a window is read when the next one has come, so that nothing waits for the device; and a batch is measured once
+its step is under way, so that the device does not wait either.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wildtta.guard.appearance import KNOWN, UNKNOWN, kind, strangeness
+from wildtta.guard.appearance import KNOWN, UNKNOWN, Neighbourhood, is_image, kind
 from wildtta.guard.samples import Call
 from wildtta.guard.snapshots import Snapshot
 from wildtta.step.engine import Engine
@@ -81,6 +82,15 @@ class Place:
     images: int = 0
     """That came while it was."""
     windows: int = 0
+    _neighbourhood: Neighbourhood | None = None
+
+    def strangeness(self, latest: Tensor) -> Tensor | None:
+        """Of a window [n, F] to it; None where it knows no images with as many channels."""
+        if self.known is None or self.known.shape[1:] != latest.shape[1:]:
+            return None
+        if self._neighbourhood is None:
+            self._neighbourhood = Neighbourhood(self.known)
+        return self._neighbourhood.strangeness(latest)
 
     @property
     def formed(self) -> bool:
@@ -91,10 +101,11 @@ class Place:
         """A few of a window; once it is full they take the place of random ones."""
         self.windows += 1
         if self.known is None:
-            self.known = kinds[:_TAKEN]
+            self.known, self._neighbourhood = kinds[:_TAKEN], None
             return
         if len(self.known) >= _SIZE and self.windows % _SELDOM:
             return
+        self._neighbourhood = None
         few = kinds[draw.sample(range(len(kinds)), min(_TAKEN, len(kinds)))]
         if len(self.known) < _SIZE:
             self.known = torch.cat([self.known, few])
@@ -128,27 +139,32 @@ class Places:
     def __len__(self) -> int:
         return len(self._places)
 
-    def follow(self, engine: Engine, call: Call, images: int) -> str | None:
-        """Before a batch: go where the images before it belong. "new" or "back" where that is another place.
+    def follow(self, engine: Engine, images: int) -> str | None:
+        """Before a batch: go where those before it belong. "new" or "back" where that is another place.
 
         Args:
             engine: whose state is exchanged.
-            call: the batch.
-            images: that came before it.
+            images: that came before.
         """
-        kinds = _window(call)
-        if not kinds.shape[1] or (self._waiting and self._waiting[0].shape[1:] != kinds.shape[1:]):
-            return None
         done = self._decide(engine)
-        self.present.images += len(call) if isinstance(call, Tensor) else 0
         if not self._waiting and not self._strange:
-            self._before = Snapshot.of(engine, images) if self._before is None else self._before.renewed(engine, images)
+            if self._before is not None and self._before.fits(engine):
+                self._before.renew(engine, images)
+            else:
+                self._before = Snapshot.of(engine, images)
+        return done
+
+    def measure(self, batch: Tensor) -> None:
+        """After it: what its images look like."""
+        kinds = _window(batch)
+        if self._waiting and self._waiting[0].shape[1:] != kinds.shape[1:]:
+            return
+        self.present.images += len(batch)
         self._waiting.append(kinds)
         if sum(map(len, self._waiting)) >= WINDOW:
             latest = torch.cat(self._waiting)[-WINDOW:]
             self._waiting.clear()
             self._ask(latest)
-        return done
 
     @contextlib.contextmanager
     def visited(self, engine: Engine, call: Call) -> Iterator[None]:
@@ -206,19 +222,18 @@ class Places:
 
     def _home(self, call: Call) -> Place:
         """The place that a call's images belong to; the present one where none does."""
-        if len(self._places) == 1:
+        if len(self._places) == 1 or not is_image(call):
             return self.present
-        latest = _window(call)
-        found = self._strangeness(latest) if latest.shape[1] else {}
+        found = self._strangeness(_window(call))
         if not found:
             return self.present
         shares = torch.stack(list(found.values())).tolist()
         return self._choose(dict(zip(found, shares, strict=True))) or self.present
 
     def _strangeness(self, latest: Tensor) -> dict[Place, Tensor]:
-        """Of a window [n, F] to each place that knows images with as many channels."""
-        known = ((place, place.known) for place in self._places if place.known is not None)
-        return {place: strangeness(own, latest) for place, own in known if own.shape[1:] == latest.shape[1:]}
+        """Of a window [n, F] to each place that can tell."""
+        found = ((place, place.strangeness(latest)) for place in self._places)
+        return {place: strangeness for place, strangeness in found if strangeness is not None}
 
     def _remember(self, latest: Tensor) -> None:
         """Take in the window before ``latest``, which it was followed by."""
@@ -242,7 +257,7 @@ class Places:
         self.present, self._strange, self.moved = place, False, True
 
 
-def _window(call: Call) -> Tensor:
-    """Kinds of at most 32 images of a call, evenly spaced, [n, F]; a number that is none becomes 0."""
-    some = call[:: max(1, len(call) // WINDOW)][:WINDOW] if isinstance(call, Tensor) else call
+def _window(images: Tensor) -> Tensor:
+    """Kinds of at most 32 images of a batch, evenly spaced, [n, F]; a number that is none becomes 0."""
+    some = images[:: max(1, len(images) // WINDOW)][:WINDOW]
     return torch.nan_to_num(kind(some), posinf=0.0, neginf=0.0)

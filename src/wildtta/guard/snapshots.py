@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch import Tensor
 from wildtta.step.engine import COUNTERS, Engine
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Snapshot:
     """What learning had changed after so many images: the learned parameters and the method's state without its counters."""
 
@@ -19,19 +20,28 @@ class Snapshot:
     parameters: Tensor | None
     memory: dict[str, Tensor]
     gate_open: bool
+    _pieces: list[Tensor] = field(default_factory=list, repr=False)
+    """``parameters`` once more, as views of the single ones."""
 
     @classmethod
     def of(cls, engine: Engine, images: int) -> Snapshot:
         memory = {name: value.clone() for name, value in engine.memory.items() if name not in COUNTERS}
         return cls(images, engine.learnables.vector() if engine.learns else None, memory, engine.gate_open)
 
-    def renewed(self, engine: Engine, images: int) -> Snapshot:
-        """One of now, in the memory of this one, which must not be used any more."""
-        if not engine.learns or self.parameters is None or self.parameters.device != engine.device:
-            return Snapshot.of(engine, images)
-        live = [engine.learnables.vector(), *(engine.memory[name] for name in self.memory)]
-        torch._foreach_copy_([self.parameters, *self.memory.values()], live)
-        return replace(self, images=images, gate_open=engine.gate_open)
+    def renew(self, engine: Engine, images: int) -> None:
+        """Take it again, in the same memory: a few calls for all tensors together."""
+        if self.parameters is not None and not self._pieces:
+            self._pieces = list(engine.learnables.split(self.parameters).values())
+        live = [*engine.learnables.parameters] if self._pieces else []
+        with torch.no_grad():
+            torch._foreach_copy_(
+                [*self._pieces, *self.memory.values()], [*live, *(engine.memory[name] for name in self.memory)]
+            )
+        self.images, self.gate_open = images, engine.gate_open
+
+    def fits(self, engine: Engine) -> bool:
+        """Whether it can be taken again: the network has not moved."""
+        return self.parameters is not None and engine.learns and self.parameters.device == engine.device
 
     def restore(self, engine: Engine) -> None:
         """In place, so that recorded CUDA graphs stay valid."""
@@ -40,6 +50,10 @@ class Snapshot:
         for name, value in self.memory.items():
             engine.memory[name].copy_(value)
         engine.gate_open = self.gate_open
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the views: a pickle does not keep that they are parts of the vector."""
+        return {**vars(self), "_pieces": []}
 
 
 class Snapshots:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from wildtta.guard.appearance import alike, familiar, novelty
+from wildtta.guard.appearance import alike, familiar, is_image, novelty
 from wildtta.guard.audit import Audit, look_facts
 from wildtta.guard.comparison import Comparison, Present
 from wildtta.guard.evidence import probabilities
@@ -82,13 +82,17 @@ class Watch:
     ) -> Answer:
         """Answer a batch by ``learn``, as far as the present rung lets it, and look at the answer."""
         self.prepare(engine)
-        self._follow_kind(engine, images)
+        follows = self._follows_kinds(engine, images)
+        if follows:
+            self._follow_kind(engine)
         scale, by_source = self.step_scale, self.source_answers
         if scale == 0:
             answer = predict(images)
         else:
             with scaled_step(engine, scale):
                 answer = learn(images)
+        if follows:
+            self.places.measure(images)
         own = answer.output.logits
         if by_source:
             answer = self._by_source(engine, images, answer)
@@ -114,12 +118,14 @@ class Watch:
         with self.places.visited(engine, images if engine.inputs is None else engine.inputs):
             return predict(images)
 
-    def _follow_kind(self, engine: Engine, images: Tensor) -> None:
-        """Let the method have the state that belongs to the images' kind; while something is amiss nothing is exchanged."""
-        if not self._lends or self.step_scale < 1 or self.source_answers or not engine.method.keeps_kinds(engine):
-            return
-        call = images if engine.inputs is None else engine.inputs
-        done = self.places.follow(engine, call, self.judge.images)
+    def _follows_kinds(self, engine: Engine, images: Tensor) -> bool:
+        """Whether each kind of images has a state of its own; while something is amiss nothing is exchanged."""
+        healthy = self._lends and self.step_scale == 1 and not self.source_answers
+        return healthy and engine.inputs is None and is_image(images) and engine.method.keeps_kinds(engine)
+
+    def _follow_kind(self, engine: Engine) -> None:
+        """Let the method have the state that belongs to the images' kind."""
+        done = self.places.follow(engine, self.judge.images)
         if done is not None and self._audit is not None:
             self._audit.write("kind", images=self.judge.images, place=done, places=len(self.places))
 
