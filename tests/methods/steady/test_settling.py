@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 import wildtta
 from toy_networks import build, images
@@ -15,8 +16,6 @@ from wildtta.glyphs import Glyphs, network
 from wildtta.glyphs.networks import normalise
 from wildtta.methods.base import Review
 from wildtta.methods.steady.settling import followed_way, no_way
-
-WHOLE = torch.tensor(1.0)
 
 
 def review(*, familiar: float = 1.0, samples: int = 64) -> Review:
@@ -31,14 +30,29 @@ def review(*, familiar: float = 1.0, samples: int = 64) -> Review:
     )
 
 
+class Way:
+    """A network's way, looked at after every 64 samples; whole steps are taken all along, whatever the pace says."""
+
+    def __init__(self) -> None:
+        self._state = no_way(torch.zeros(3), torch.float32)
+
+    def at(self, weights: Tensor, *, strength: float = 1.0, telling: float = 1.0, familiar: float = 1.0) -> float:
+        """The pace from there on."""
+        state = {**self._state, "pace": torch.ones(())}
+        self._state, pace = followed_way(
+            state, weights, torch.tensor(strength), torch.tensor(telling), review(familiar=familiar)
+        )
+        return float(pace)
+
+    @property
+    def start(self) -> Tensor:
+        return self._state["way_start"]
+
+
 def paces(distances: list[float], *, familiar: float = 1.0, length: float = 1.0) -> list[float]:
     """The pace after every 64 samples of a way with these distances from its start."""
-    state, found = no_way(torch.zeros(3), torch.float32), []
-    for distance in distances:
-        weights = torch.tensor([0.6, 0.8, 0.0]) * distance
-        state, pace = followed_way(state, weights, torch.tensor(length), review(familiar=familiar))
-        found.append(float(pace))
-    return found
+    way = Way()
+    return [way.at(torch.tensor([0.6, 0.8, 0.0]) * far, strength=length, familiar=familiar) for far in distances]
 
 
 @pytest.mark.parametrize("length", [1.0, 0.25])
@@ -60,29 +74,33 @@ def test_nothing_settles_where_nothing_was_learned_or_the_kind_is_new() -> None:
     assert paces([0.2] * 60, familiar=0.0) == [1.0] * 60
 
 
-def test_a_way_back_without_steps_is_no_arrival() -> None:
-    state = no_way(torch.zeros(3), torch.float32)
+def test_a_way_back_while_nothing_can_be_told_is_no_arrival() -> None:
+    """Samples of one class call for no steps and say nothing: the way waits."""
+    way = Way()
     for k in range(1, 9):
-        state, pace = followed_way(state, torch.tensor([0.01 * k, 0.0, 0.0]), WHOLE, review())
-    on_the_way = float(pace)
+        on_the_way = way.at(torch.tensor([0.01 * k, 0.0, 0.0]))
     assert on_the_way > 0.9
-    for k in range(8, 2, -1):  # the pull alone
-        state, pace = followed_way(state, torch.tensor([0.01 * k, 0.0, 0.0]), torch.tensor(0.0), review())
-    assert float(pace) == pytest.approx(on_the_way)
+    for k in range(8, 2, -1):
+        pace = way.at(torch.tensor([0.01 * k, 0.0, 0.0]), strength=0.0, telling=0.0)
+    assert pace == pytest.approx(on_the_way)
 
 
 def test_a_new_kind_begins_a_new_way_where_the_network_is() -> None:
-    place = torch.tensor([0.6, 0.8, 0.0])
-    state = no_way(torch.zeros(3), torch.float32)
-    for _ in range(60):
-        state, pace = followed_way(state, place, WHOLE, review())
-    assert float(pace) == pytest.approx(0.1)
-    state, pace = followed_way(state, place, WHOLE, review(familiar=0.0))
-    assert float(pace) == 1
-    torch.testing.assert_close(state["way_start"], place)
-    for k in range(1, 6):
-        state, pace = followed_way(state, place + 0.01 * k, WHOLE, review())
-        assert float(pace) == 1
+    place, way = torch.tensor([0.6, 0.8, 0.0]), Way()
+    assert [way.at(place) for _ in range(60)][-1] == pytest.approx(0.1)
+    assert way.at(place, familiar=0.0) == 1
+    torch.testing.assert_close(way.start, place)
+    assert [way.at(place + 0.01 * k) for k in range(1, 6)] == [1.0] * 5
+
+
+def test_so_does_a_rest_that_many_classes_speak_for_and_no_flood_of_one() -> None:
+    place, way = torch.tensor([0.6, 0.8, 0.0]), Way()
+    assert [way.at(place) for _ in range(60)][-1] == pytest.approx(0.1)
+    assert way.at(place, strength=0.0, telling=0.0) == pytest.approx(0.1)
+    assert way.at(0.5 * place, strength=0.0) == 1
+    torch.testing.assert_close(way.start, 0.5 * place)
+    # Small steps afterwards, while the pull still leads back, are no arrival.
+    assert [way.at((0.5 - 0.02 * k) * place, strength=0.3) for k in range(1, 6)] == [1.0] * 5
 
 
 def test_a_settled_network_takes_a_tenth_of_a_step_and_of_the_way_back() -> None:

@@ -216,8 +216,8 @@ class Steady(SAR2):
         if self.evidence and not engine.norms:
             engine.memory["support"].copy_(supported(review.probabilities, review.alike))
             engine.memory["novelty"].copy_(review.novelty)
-            length = self._strength(engine) * engine.memory["pace"]
-            way, pace = followed_way(engine.memory, engine.learnables.vector(), length, review)
+            strength, telling = self._strength(engine), self._telling(engine)
+            way, pace = followed_way(engine.memory, engine.learnables.vector(), strength, telling, review)
             for name, value in (way | {"pace": pace}).items():
                 engine.memory[name].copy_(value)
 
@@ -262,20 +262,19 @@ class Steady(SAR2):
             return theta
         assert engine.source is not None
         # The same share per 64 samples, whether they come together or one by one.
-        kept = (1 - self.source_pull) ** (engine.batch_share * self._telling(engine))
+        share = engine.batch_share * (self._telling(engine) * engine.memory["pace"] if self.evidence else 1.0)
+        kept = (1 - self.source_pull) ** share
         return theta + (1 - kept) * (engine.source - theta)  # exactly the source where nothing was learned
 
-    def _telling(self, engine: Engine) -> Tensor | float:
+    def _telling(self, engine: Engine) -> Tensor:
         """How far the last samples can tell whether there still is a shift, in [0, 1].
 
         Those of one class cannot: their mean is not trusted and they get one answer. (A stream that is clean again shows
         many classes.) Nor can those that repeat each other.
         """
-        if not self.evidence:
-            return 1.0
         memory = engine.memory
         classes = rising(classes_seen(memory["present"]), _FLOOD)
-        return torch.maximum(memory["recent_trust"], classes) * memory["novelty"] * memory["pace"]
+        return torch.maximum(memory["recent_trust"], classes) * memory["novelty"]
 
     def remember(self, engine: Engine, first: Output, selection: Selection, allowed: Tensor) -> None:
         super().remember(engine, first, selection, allowed)

@@ -10,8 +10,9 @@ the last steps. On the way D̄ lags behind; where D grows no more, D̄ catches u
 taken, and D̄ is compared with the largest D: neither a rest without evidence, nor short steps, nor a way back look like an
 arrival.
 
-**A new kind** of samples begins a new way. Whether it is new, a guard tells, by what images look like that it draws from the
-stream. Without a guard, and where inputs are no images, nothing settles.
+**A new way** begins with a new kind of samples. Whether it is new, a guard tells, by what images look like that it draws from
+the stream. Without a guard, and where inputs are no images, nothing settles. A new way also begins after a rest: where samples of
+many classes show no shift, the pull undoes what was learned, and whatever calls for steps afterwards is something else.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from wildtta.methods.steady.evidence import rising
+from wildtta.methods.steady.evidence import falling, rising
 
 if TYPE_CHECKING:
     from wildtta.methods.base import Review
@@ -36,6 +37,10 @@ _SHORTEST = 0.1
 """Share of a step that is left in the end: a slow change is still followed."""
 
 
+_RESTING = (0.0, 0.1)
+"""Share of a step that the evidence calls for, at which the network rests, and from which on it does not."""
+
+
 def no_way(source: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
     """The state before the first review, from the weights at the start [P]: where the way began, D̄ and the largest D."""
     none = torch.zeros((), dtype=dtype, device=source.device)
@@ -43,22 +48,23 @@ def no_way(source: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
 
 
 def followed_way(
-    state: dict[str, Tensor], weights: Tensor, length: Tensor, review: Review
+    state: dict[str, Tensor], weights: Tensor, strength: Tensor, telling: Tensor | float, review: Review
 ) -> tuple[dict[str, Tensor], Tensor]:
     """The state after a ``review``, and the share of a step to take from now on.
 
-    ``weights`` [P] are the present ones, ``length`` the share of whole steps that was taken since the last review.
+    ``weights`` [P] are the present ones, ``strength`` the share of a step that the evidence calls for, ``telling`` how far the
+    samples could tell that it calls for none.
     """
-    steps = review.samples * length
-    start = torch.lerp(weights, state["way_start"], review.familiar.to(weights.dtype))
+    steps = review.samples * strength * state["pace"]
+    kept = review.familiar * (1 - falling(strength, _RESTING) * telling)
+    start = torch.lerp(weights, state["way_start"], kept.to(weights.dtype))
     distance = (weights - start).norm().to(state["way_average"].dtype)
-    known = review.familiar * state["way_average"]
-    average = distance + (known - distance) * (-steps / _AVERAGE).exp()
-    shrunk = distance + (review.familiar * state["way_longest"] - distance) * (-steps / _SHRINKING).exp()
+    average = distance + (kept * state["way_average"] - distance) * (-steps / _AVERAGE).exp()
+    shrunk = distance + (kept * state["way_longest"] - distance) * (-steps / _SHRINKING).exp()
     longest = torch.maximum(shrunk, distance)
     arrived = rising(average / longest.clamp(min=1e-12), _ARRIVED) * (longest > 0)
     way = {"way_start": start, "way_average": average, "way_longest": longest}
-    return way, 1 - (1 - _SHORTEST) * arrived * review.familiar
+    return way, 1 - (1 - _SHORTEST) * arrived * kept
 
 
 def settledness(pace: Tensor) -> Tensor:
