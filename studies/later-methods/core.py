@@ -4,6 +4,7 @@
     python studies/later-methods/core.py further > studies/no-harm/further.toml           # none, Tent, SAR and Steady
     python studies/later-methods/core.py singles > studies/no-harm/singles.toml           # single images, 200 classes
     python studies/later-methods/core.py batch-norm > studies/no-harm/batch-norm.toml     # BatchNorm, one class above all
+    python studies/later-methods/core.py many-classes > studies/no-harm/many-classes.toml # 50 and 200 classes, no BatchNorm
     python studies/later-methods/core.py core vit@50 wide2048 > …                         # of these networks alone
 
 What decides most stands first, since a grid is run from its beginning for as long as there is time. The core's cells of
@@ -31,6 +32,7 @@ FURTHER = (
 """Accurate networks, two classes and a thousand; then those of the core, with seeds and a severity that it lacks."""
 SINGLES = ("vit", "rn26_gn")
 BATCH_NORM = ("rn26_bn", "resnet18", "bn64-five", "bn64-two", "glyph-bn", "glyph-bn@10")
+MANY_CLASSES = ("vit", "rn26_gn", "vit@50", "rn26_gn@50", "glyph-gn", "glyph-vit")
 RIVALS = ("shot", "bn-adapt", "infomax", "zerosiam", "eta")
 """Methods of at most one forward and one backward that gain most in shuffled or changing streams."""
 LEFT_OUT = {"memo"}
@@ -58,6 +60,9 @@ ONE_CLASS = '{ scenario = "one_class", length = 4000 }'
 MIXTURE = '{ scenario = "mixed", within = "runs", run = 1, length = 4000 }'
 CONTINUAL = '{ scenario = "continual", within = "runs", run = 1, length = 500, reshuffle = true }'
 
+LONG_RUNS = '{ scenario = "runs", run = 100, length = 20000 }'
+LONG_CONTINUAL = '{ scenario = "continual", within = "runs", run = 100, length = 2500, reshuffle = true }'
+
 
 class Part(NamedTuple):
     """One ``[[grid]]``: every combination of what it lists."""
@@ -73,7 +78,7 @@ class Part(NamedTuple):
 
     @property
     def cells(self) -> int:
-        single = [text for text in self.scenarios if text not in (MIXTURE, CONTINUAL)]
+        single = [text for text in self.scenarios if text not in (MIXTURE, CONTINUAL, LONG_CONTINUAL)]
         streams = len(self.scenarios) - len(single) + len(single) * max(1, len(self.corruptions))
         return len(self.methods) * streams * len(self.severities) * len(self.seeds)
 
@@ -165,10 +170,28 @@ def batch_norm(names: Sequence[str]) -> Iterator[Part]:
         yield Part(name, two, ["shot_noise"], [SHUFFLED, ordered(name)])
 
 
+def many_classes(names: Sequence[str]) -> Iterator[Part]:
+    """Every kind of stream with 50 and 200 classes; the testbed's two also for 20,000 images, beside version 0.1."""
+    some, beside = ("shot_noise", "frost", "motion_blur", "spatter"), ("none", "steady", "steady 0.1")
+    for name in names:
+        if name in SINGLES:
+            yield Part(name, beside, some, [LONG_RUNS], seeds=(1, 2))
+            yield Part(name, beside, ASIDE, [LONG_CONTINUAL, MIXTURE], seeds=(1, 2))
+    for name in names:
+        methods = SOME_METHODS[:2]
+        yield Part(name, methods, ["frost", "shot_noise"], [SHUFFLED, ordered(name)], severities=(5, 1))
+        yield Part(name, methods, ["contrast", "fog"], [ordered(name)])
+        yield Part(name, methods, ["frost"], [ONE_CLASS], seeds=(1, 2, 3))
+        yield Part(name, methods, ["frost"], [ordered(name)], seeds=(2, 3))
+        yield Part(name, methods, ASIDE, [MIXTURE, CONTINUAL], seeds=(1, 2, 3))
+        yield Part(name, methods, [], [SHUFFLED, ordered(name), ONE_CLASS], seeds=(1, 2, 3))
+
+
 KINDS = {
     "core": (core, CORE, "The core of the battery with every method of the package, on the part that is kept aside."),
     "further": (further, FURTHER, "More of the part kept aside: accurate networks, 1,000 classes, severity 1, more seeds."),
     "singles": (singles, SINGLES, "Single images with 200 classes, 4,000 of them, on the part that is kept aside."),
+    "many-classes": (many_classes, MANY_CLASSES, "50 and 200 classes without BatchNorm, on the part that is kept aside."),
     "batch-norm": (batch_norm, BATCH_NORM, "BatchNorm networks of the part kept aside, one class above all."),
 }  # fmt: skip
 SETTINGS = {

@@ -36,12 +36,10 @@ class Way:
     def __init__(self) -> None:
         self._state = no_way(torch.zeros(3), torch.float32)
 
-    def at(self, weights: Tensor, *, strength: float = 1.0, telling: float = 1.0, familiar: float = 1.0) -> float:
+    def at(self, weights: Tensor, *, strength: float = 1.0, trust: float = 1.0, familiar: float = 1.0) -> float:
         """The pace from there on."""
-        state = {**self._state, "pace": torch.ones(())}
-        self._state, pace = followed_way(
-            state, weights, torch.tensor(strength), torch.tensor(telling), review(familiar=familiar)
-        )
+        state = {**self._state, "pace": torch.ones(()), "recent_trust": torch.tensor(trust)}
+        self._state, pace = followed_way(state, weights, torch.tensor(strength), review(familiar=familiar))
         return float(pace)
 
     @property
@@ -74,14 +72,14 @@ def test_nothing_settles_where_nothing_was_learned_or_the_kind_is_new() -> None:
     assert paces([0.2] * 60, familiar=0.0) == [1.0] * 60
 
 
-def test_a_way_back_while_nothing_can_be_told_is_no_arrival() -> None:
-    """Samples of one class call for no steps and say nothing: the way waits."""
+def test_a_way_back_in_a_flood_is_no_arrival() -> None:
+    """Samples of a few classes call for no steps and say nothing about a shift: the way waits."""
     way = Way()
     for k in range(1, 9):
         on_the_way = way.at(torch.tensor([0.01 * k, 0.0, 0.0]))
     assert on_the_way > 0.9
     for k in range(8, 2, -1):
-        pace = way.at(torch.tensor([0.01 * k, 0.0, 0.0]), strength=0.0, telling=0.0)
+        pace = way.at(torch.tensor([0.01 * k, 0.0, 0.0]), strength=0.0, trust=0.0)
     assert pace == pytest.approx(on_the_way)
 
 
@@ -93,10 +91,10 @@ def test_a_new_kind_begins_a_new_way_where_the_network_is() -> None:
     assert [way.at(place + 0.01 * k) for k in range(1, 6)] == [1.0] * 5
 
 
-def test_so_does_a_rest_that_many_classes_speak_for_and_no_flood_of_one() -> None:
+def test_so_does_a_rest_that_the_mean_speaks_for_and_no_flood() -> None:
     place, way = torch.tensor([0.6, 0.8, 0.0]), Way()
     assert [way.at(place) for _ in range(60)][-1] == pytest.approx(0.1)
-    assert way.at(place, strength=0.0, telling=0.0) == pytest.approx(0.1)
+    assert way.at(place, strength=0.0, trust=0.0) == pytest.approx(0.1)
     assert way.at(0.5 * place, strength=0.0) == 1
     torch.testing.assert_close(way.start, 0.5 * place)
     # Small steps afterwards, while the pull still leads back, are no arrival.

@@ -216,8 +216,7 @@ class Steady(SAR2):
         if self.evidence and not engine.norms:
             engine.memory["support"].copy_(supported(review.probabilities, review.alike))
             engine.memory["novelty"].copy_(review.novelty)
-            strength, telling = self._strength(engine), self._telling(engine)
-            way, pace = followed_way(engine.memory, engine.learnables.vector(), strength, telling, review)
+            way, pace = followed_way(engine.memory, engine.learnables.vector(), self._strength(engine), review)
             for name, value in (way | {"pace": pace}).items():
                 engine.memory[name].copy_(value)
 

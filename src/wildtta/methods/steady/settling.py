@@ -11,8 +11,9 @@ taken, and D̄ is compared with the largest D: neither a rest without evidence, 
 arrival.
 
 **A new way** begins with a new kind of samples. Whether it is new, a guard tells, by what images look like that it draws from
-the stream. Without a guard, and where inputs are no images, nothing settles. A new way also begins after a rest: where samples of
-many classes show no shift, the pull undoes what was learned, and whatever calls for steps afterwards is something else.
+the stream. Without a guard, and where inputs are no images, nothing settles. A new way also begins after a rest: where the
+mean of the samples can be trusted and shows no shift, the pull undoes what was learned, and whatever calls for steps
+afterwards is something else. (In a flood of a few classes it cannot be trusted: there the way waits.)
 """
 
 from __future__ import annotations
@@ -48,15 +49,15 @@ def no_way(source: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
 
 
 def followed_way(
-    state: dict[str, Tensor], weights: Tensor, strength: Tensor, telling: Tensor | float, review: Review
+    state: dict[str, Tensor], weights: Tensor, strength: Tensor, review: Review
 ) -> tuple[dict[str, Tensor], Tensor]:
     """The state after a ``review``, and the share of a step to take from now on.
 
-    ``weights`` [P] are the present ones, ``strength`` the share of a step that the evidence calls for, ``telling`` how far the
-    samples could tell that it calls for none.
+    ``weights`` [P] are the present ones, ``strength`` the share of a step that the evidence calls for. ``state`` also holds the
+    present pace and the evidence: how far the mean of the latest samples can be trusted.
     """
     steps = review.samples * strength * state["pace"]
-    kept = review.familiar * (1 - falling(strength, _RESTING) * telling)
+    kept = review.familiar * (1 - falling(strength, _RESTING) * state["recent_trust"])
     start = torch.lerp(weights, state["way_start"], kept.to(weights.dtype))
     distance = (weights - start).norm().to(state["way_average"].dtype)
     average = distance + (kept * state["way_average"] - distance) * (-steps / _AVERAGE).exp()
