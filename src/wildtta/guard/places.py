@@ -14,7 +14,8 @@ the state that is kept is the one before the first strange window: a change leav
 takes in everything for its first thousand images: in class order, the first few hundred are no picture of their kind.
 
 The answer of a window is read when the next one has come, so that nothing waits for the device; and a batch is measured once
-its step is under way, so that the device does not wait either.
+its step is under way, so that the device does not wait either. Of a kind that has been there for a while, a random half of
+the batches is measured: nobody can know which.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ _SIZE, _ENOUGH = 256, 128
 """Images that a place knows, and from how many on it can be left."""
 _TAKEN, _SELDOM = 8, 4
 """Images of a window that are taken in: of every window until the place is full, of every fourth later."""
+_CLOSELY, _SHARE = 2500, 0.5
+"""Images of a kind up to which every batch is measured, and the share of the batches later on, while nothing is strange."""
 _RECENT_LOOKS = 8
 """Looks whose images say which kind is the usual one at present."""
 
@@ -133,8 +136,9 @@ class Places:
         self._strange = False
         """Whether it was strange to the present place."""
         self._before: Snapshot | None = None
-        """The state before the first strange window, or before this one."""
+        """The state before the first strange window, or before the last one that was measured."""
         self._asked: tuple[OnItsWay, list[Place], Tensor] | None = None
+        self._measures = True
 
     def __len__(self) -> int:
         return len(self._places)
@@ -147,7 +151,9 @@ class Places:
             images: that came before.
         """
         done = self._decide(engine)
-        if not self._waiting and not self._strange:
+        closely = self._strange or self.present.images < _CLOSELY
+        self._measures = closely or self._draw.random() < _SHARE
+        if self._measures and not self._waiting and not self._strange:
             if self._before is not None and self._before.fits(engine):
                 self._before.renew(engine, images)
             else:
@@ -156,6 +162,9 @@ class Places:
 
     def measure(self, batch: Tensor) -> None:
         """After it: what its images look like."""
+        if not self._measures:
+            self.present.images += len(batch)
+            return
         kinds = _window(batch)
         if self._waiting and self._waiting[0].shape[1:] != kinds.shape[1:]:
             return

@@ -13,6 +13,7 @@ from wildtta.methods.steady.evidence import (
     MOST_ROWS,
     classes_seen,
     fixed_size,
+    idle_mean,
     no_evidence,
     noise_entropy,
     recentring_cost,
@@ -113,6 +114,24 @@ def test_one_class_for_ever_leaves_it_at_rest(classes: int, shift: float) -> Non
     found, state = strengths(world, [torch.ones(SIZE, dtype=torch.int64)] * 40)
     assert max(found) == 0
     assert not state["shift"].any()
+
+
+@pytest.mark.parametrize(("signal", "length"), [(15.0, 5.0), (20.0, 7.0)])
+def test_a_mean_on_which_no_answer_hangs_is_a_habit(signal: float, length: float) -> None:
+    """Clean images of a network that is sure of every answer: spread over all 100 classes, its mean changes none of them."""
+    world = World(100, shift=length, signal=signal)
+    logits = torch.cat([world.logits(labels) for labels in world.shuffled(40)])
+    assert (logits.argmax(1) == (logits - world.shift).argmax(1)).double().mean() > 0.98
+    assert float(recentring_cost(logits, torch.ones(len(logits), dtype=torch.bool))) < 0.005
+    assert max(strengths(world, world.shuffled(40))[0]) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("classes", "cost", "longer"),
+    [(200, -0.01, 0.1), (40, 0.0, 0.1), (25, 0.0, 0.05), (10, 0.0, 0.0), (200, 0.01, 0.05), (200, 0.02, 0.0), (200, 0.3, 0.0)],
+)
+def test_the_less_hangs_on_a_mean_the_longer_it_must_be(classes: int, cost: float, longer: float) -> None:
+    assert float(idle_mean(classes, torch.tensor(cost))) == pytest.approx(longer)
 
 
 def test_up_to_five_classes_are_left_alone() -> None:

@@ -30,6 +30,9 @@ The shift is clear where κ is large, where the largest entries of r_i are sprea
 samples share theirs), and where the mean is as long as the spread about it. Images of a few classes also form clusters, but
 over few classes; and unequal shares of many classes do not make a mean that long.
 
+**A habit.** Networks have such a mean on clean images too, weak and overconfident ones a long one. But no answer hangs on it:
+taking it away costs next to nothing. So the less recentring costs, the longer a mean must be before it is taken for a shift.
+
 The fewer the classes, the less a shift differs from a change of their shares; with two they are the same thing. Up to five
 classes all signs are taken for nothing: there was less to gain than to lose.
 """
@@ -77,6 +80,12 @@ _ROWS_ALONE = (10, 40)
 _HABIT, _CHANCE = 0.02, 0.4
 """A squared mean below 0.02 + 0.4/C times the squared spread is no shift: networks have such a mean on their own training
 data (habit), and so have C random centroids (chance)."""
+_IDLE, _IDLE_LENGTH = (0.0, 0.02), 0.1
+"""Where recentring costs no more than the first, a squared mean of 0.1 more is habit too; from the second on none. (Shuffled
+clean images cost −0.03 to 0.03, and weak networks have a mean of up to 0.15 on them.)"""
+_COST_MEMORY, _COST_HELD = 512, 20_000
+"""Samples that this cost is a mean of (1/e): over 64 it is a matter of chance. And samples for which the highest is held (1/e):
+what is learned makes the mean shorter, and with it the cost."""
 _MEAN_MEMORY = 1000
 """Samples after which what was seen counts 1/e."""
 _ROW_MEMORY, _LONGEST_ROW_MEMORY = 2000, 20_000
@@ -102,6 +111,9 @@ def no_evidence(classes: int, *, dtype: torch.dtype, device: torch.device) -> di
         "recent_logits": zeros(WINDOW, classes),
         "recent_number": zeros(),
         "recent_trust": zeros(),
+        "cost_sum": zeros(),
+        "cost_weight": zeros(),
+        "highest_cost": zeros(),
         "mean_sum": zeros(classes),
         "mean_spread": zeros(),
         "mean_weight": zeros(),
@@ -217,6 +229,14 @@ def smallest_shift(classes: int) -> float:
     return _HABIT + _CHANCE / classes
 
 
+def idle_mean(classes: int, cost: Tensor) -> Tensor:
+    """By how much longer it must be where no answer hangs on it, by the ``cost`` of taking it away: at most 0.1.
+
+    (With up to ten classes the cost decides already whether the mean is trusted.)
+    """
+    return _IDLE_LENGTH * few_to_many(classes) * falling(cost, _IDLE)
+
+
 def clearness(length: Tensor, spread: Tensor, doubt: Tensor | float) -> Tensor:
     """1 − doubt·spread/length, at least 0: the share of a mean (squared ``length``) that is not chance or habit."""
     return (1 - doubt * spread / length.clamp(min=1e-9)).clamp(min=0)
@@ -235,8 +255,9 @@ def weighed(state: dict[str, Tensor], logits: Tensor, usable: Tensor | None = No
     recent, used = _last_samples(state, flat, usable)
     known = used.sum()
     identified = identifiable(classes) * (known >= WINDOW)
+    cost = recentring_cost(recent, used)
     clustered = clusters(recent, used, state["recent_trust"])
-    at_once = torch.maximum(falling(recentring_cost(recent, used), _COST), clustered)
+    at_once = torch.maximum(falling(cost, _COST), clustered)
 
     rows, dominance = _followed_rows(state, flat, usable, recent, used)
     present = _followed_classes(state, flat, usable)
@@ -244,7 +265,12 @@ def weighed(state: dict[str, Tensor], logits: Tensor, usable: Tensor | None = No
     centre = (dominance[:, None] * rows).sum(0) / weight
     spread = (dominance * (rows - centre).square().sum(1)).sum() / weight
     seen = classes_seen(dominance)
-    doubt = (_ERROR_WEIGHT * sampling_error(seen, len(rows))).square() + smallest_shift(len(rows))
+    fading, counted = (-number / _COST_MEMORY).exp(), number * (known >= WINDOW)
+    cost_sum, cost_weight = fading * state["cost_sum"] + counted * cost, fading * state["cost_weight"] + counted
+    usual = cost_sum / (cost_weight + WINDOW)  # one window that costs nothing comes before the first
+    highest_cost = torch.maximum(usual, state["highest_cost"] * (-number / _COST_HELD).exp())
+    idle = idle_mean(classes, highest_cost)
+    doubt = (_ERROR_WEIGHT * sampling_error(seen, len(rows))).square() + smallest_shift(len(rows)) + idle
     clear = clearness(centre.square().sum(), spread, doubt)
     alone = few_to_many(classes)
     by_rows = (
@@ -258,7 +284,8 @@ def weighed(state: dict[str, Tensor], logits: Tensor, usable: Tensor | None = No
     mean_spread = keep * state["mean_spread"] + trust * number * about
     mean_weight = keep * state["mean_weight"] + trust * number
     mean = mean_sum / mean_weight.clamp(min=1e-6)
-    clear = clearness(mean.square().sum(), mean_spread / mean_weight.clamp(min=1e-6), smallest_shift(classes))
+    habit = smallest_shift(classes) + idle
+    clear = clearness(mean.square().sum(), mean_spread / mean_weight.clamp(min=1e-6), habit)
     spread_out = torch.maximum(rising(seen / len(rows), _SPREAD_OUT), clustered)
     by_mean = trust * clear * spread_out * mean_weight / (mean_weight + _MEAN_PRIOR)
 
@@ -266,6 +293,9 @@ def weighed(state: dict[str, Tensor], logits: Tensor, usable: Tensor | None = No
         "recent_logits": recent[-WINDOW:],
         "recent_number": known.clamp(max=WINDOW).to(flat.dtype),
         "recent_trust": trust,
+        "cost_sum": cost_sum,
+        "cost_weight": cost_weight,
+        "highest_cost": highest_cost,
         "mean_sum": mean_sum,
         "mean_spread": mean_spread,
         "mean_weight": mean_weight,
