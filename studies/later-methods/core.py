@@ -176,7 +176,8 @@ def many_classes(names: Sequence[str]) -> Iterator[Part]:
     for name in names:
         if name in SINGLES:
             yield Part(name, beside, some, [LONG_RUNS], seeds=(1, 2))
-            yield Part(name, beside, ASIDE, [LONG_CONTINUAL, MIXTURE], seeds=(1, 2))
+            yield Part(name, beside, ASIDE, [LONG_CONTINUAL], seeds=(1, 2))
+            yield Part(name, beside[2:], ASIDE, [MIXTURE], seeds=(1, 2))
     for name in names:
         methods = SOME_METHODS[:2]
         yield Part(name, methods, ["frost", "shot_noise"], [SHUFFLED, ordered(name)], severities=(5, 1))

@@ -37,7 +37,7 @@ def written(*words: str) -> str:
     return subprocess.run([sys.executable, script, *words], capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.parametrize("kind", ["further", "singles"])
+@pytest.mark.parametrize("kind", ["further", "singles", "many-classes"])
 def test_the_smaller_grids_are_what_their_script_writes(kind: str) -> None:
     path = STUDIES / "no-harm" / f"{kind}.toml"
     assert written(kind) == path.read_text()
