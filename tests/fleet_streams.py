@@ -73,9 +73,10 @@ def noisy_beside_clean(number: int) -> Iterator[tuple[Tensor, list[str]]]:
     """Batches of 8 noisy images of one stream and 8 clean ones of another."""
     images = 8 * number
     order = torch.randperm(images, generator=torch.Generator().manual_seed(3))
-    clean = ((Glyphs(images).images(order).double() / 255) - 0.5) / 0.25
+    drawn = Glyphs(images).images(order)
+    clean, noisy = (((kind.double() / 255) - 0.5) / 0.25 for kind in (drawn, corrupt(drawn, "gaussian_noise", 5)))
     for step in range(0, images, 8):
-        yield torch.cat((pool(0)[step : step + 8], clean[step : step + 8])), ["noisy"] * 8 + ["clean"] * 8
+        yield torch.cat((noisy[step : step + 8], clean[step : step + 8])), ["noisy"] * 8 + ["clean"] * 8
 
 
 class Beside:

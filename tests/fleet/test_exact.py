@@ -52,7 +52,7 @@ def test_the_first_fleet_of_a_process_weighs_the_evidence():
 def test_steady_rests_and_wakes_stream_by_stream():
     """One stream is noisy and one clean: who learns is each stream's own evidence, and equals its adapter's."""
     both = Beside("resnet_gn", "steady", active=8)
-    for images, names in noisy_beside_clean(20):
+    for images, names in noisy_beside_clean(32):
         both.feed(images, names)
     assert both.difference() < 1e-9
     assert both.adapters["noisy"].cost.learned > 0

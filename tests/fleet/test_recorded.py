@@ -57,7 +57,7 @@ def test_masks_leave_every_stream_as_its_own_adapter_has_it(rerun, net, method, 
 
 def test_streams_that_rest_beside_streams_that_learn(rerun):
     both = Beside("resnet_gn", "steady", active=8)
-    for images, names in noisy_beside_clean(20):
+    for images, names in noisy_beside_clean(32):
         both.feed(images, names)
     assert both.difference() < 1e-9
     assert both.adapters["noisy"].cost.learned > 0

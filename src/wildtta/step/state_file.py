@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from wildtta.step.atomic_file import write_atomically
@@ -61,7 +61,8 @@ def read_state(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+        # Not file.get_tensor: in safetensors 0.8.0 every call leaks two objects, 2 kB for a state.
+        tensors = load(path.read_bytes())
     except (SafetensorError, OSError, ValueError, RuntimeError) as error:
         raise ValueError(
             f"{path} is no readable safetensors file ({error}); expected one written by model.save()"
