@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 def compare(net: str, method: str, batches: int, folder) -> Beside:
     both = Beside(net, method, active=5, resident=1, folder=folder)
-    for images, names in mixed_batches(batches):
+    for images, names in mixed_batches(batches, clear=method == "steady"):
         both.feed(images, names)
     assert both.difference() < 1e-9
     # By its evidence Steady rests more often than the others.

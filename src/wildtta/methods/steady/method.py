@@ -100,7 +100,7 @@ class Steady(SAR2):
 
     With a guard, what it remembers of the stream has a say: a is at most what remembered samples of the same kind
     agree with, and samples that only repeat each other change nothing (``methods/steady/support.py``). Where the weights have
-    arrived, on samples of a known kind, steps and pull are cut down to a tenth (``methods/steady/settling.py``). Each kind of
+    arrived, on samples of a known kind, steps and pull are cut down to a hundredth (``methods/steady/settling.py``). Each kind of
     images has a state of its own, which comes back with it (``guard/places.py``).
 
     The measurements are in docs/results/no-harm.md.

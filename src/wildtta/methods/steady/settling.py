@@ -34,8 +34,9 @@ _SHRINKING = 100
 """The same for the largest D: a network that steps lead back has left its way, one that is only pulled back has not."""
 _ARRIVED = (0.5, 0.8)
 """D̄ over the largest D, up to which the network is on its way, and from which on it has arrived."""
-_SHORTEST = 0.1
-"""Share of a step that is left in the end: a slow change is still followed."""
+_SHORTEST = 0.01
+"""Share of a step that is left in the end. Of 0.1 an attack on 2,000 images of a known kind still took 5 of 28 points from a ViT;
+of 0.01 it takes 1."""
 
 
 _RESTING = (0.0, 0.1)
