@@ -113,10 +113,10 @@ def ordered(network: str) -> str:
 
 
 def tiers(network: str) -> list[list[str]]:
-    """All methods that mean something on a network: those of at most two passes, of at most three, and the others."""
+    """All methods that mean something on a network: those of about two passes at most, of at most three, and the others."""
     every = [method for method in methods_for(network) if method not in LEFT_OUT]
     price = {method: sum(passes(method)) for method in every}
-    found = [[method for method in every if low < price[method] <= high] for low, high in ((0, 2), (2, 3), (3, 99))]
+    found = [[method for method in every if low < price[method] <= high] for low, high in ((0, 2.15), (2.15, 3), (3, 99))]
     return [found[0] + [f"{method} + asr" for method in WITH_ASR], *found[1:]]
 
 

@@ -36,7 +36,7 @@ def running(folder: Path, *arguments: object) -> Iterator[tuple[str, subprocess.
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     address = f"http://127.0.0.1:{port}"
     try:
-        until = time.monotonic() + 120
+        until = time.monotonic() + 240
         while not healthy(address):
             assert process.poll() is None, process.communicate()[0]
             assert time.monotonic() < until

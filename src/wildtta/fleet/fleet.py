@@ -217,6 +217,7 @@ class Fleet:
                 record.changed = True
                 if every and record.host_steps % every == 0:  # building its engine costs more than asking
                     upkeep(self.method, self._places.engine_of(record))
+        finished.compared = self._step.compare(seen, [place for place, scale in enumerate(scales) if scale])
         for stream, label in zip(seen.owner, seen.told.labels, strict=True):
             seen.records[stream].answers.append(label)
 

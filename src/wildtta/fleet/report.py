@@ -36,7 +36,7 @@ def report_of(engine: StreamEngine, finished: Finished, place: int) -> StepRepor
     first, last, passes = found.get("first", {}), found.get("last", {}), result.get("passes", {})
     shown: dict[str, Any] = {"e_m": missing, "bank_rows": count(0)}
     shown.update({name: value.clone() for name, value in engine.observed().items()})
-    return StepReport(
+    report = StepReport(
         seen=count(number),
         entropies=entropies.masked_fill(~usable, math.nan),
         selected=mask.sum(),
@@ -57,3 +57,4 @@ def report_of(engine: StreamEngine, finished: Finished, place: int) -> StepRepor
         _distance=engine.distance,
         _features=lambda: (features, network),
     )
+    return report.with_more_forwards(finished.compared.get(place, 0))

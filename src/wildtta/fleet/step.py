@@ -23,6 +23,7 @@ from wildtta.fleet.transfers import Reading
 from wildtta.methods.gradient import GradientMethod
 from wildtta.methods.sar import worst_step
 from wildtta.network.output import logits_of
+from wildtta.step.comparison import compares, rows_compared
 from wildtta.step.engine import Engine
 from wildtta.step.loop import KEEP_GRAPH_ABOVE, learns_on_selected
 from wildtta.step.precision import losses_in_full_precision
@@ -130,6 +131,8 @@ class Finished:
     parts: Tensors
     sizes: list[int]
     ends: list[End]
+    compared: dict[int, int] = field(default_factory=dict)
+    """How many images of a stream the source answered too, by its place."""
 
 
 @dataclass
@@ -352,6 +355,40 @@ class MixedStep:
         else:
             learning = torch.stack((number, number), 1) * (1 + again)
         return torch.where(found["idle"][:, None], resting, learning) if "idle" in found else learning
+
+    # -- beside the source -----------------------------------------------------------------------------------------------
+
+    def compare(self, seen: Seen, places: Sequence[int]) -> dict[int, int]:
+        """What the source says to a part of the batch, for the streams at ``places``, whose steps are counted already.
+
+        How many images of each stream that were.
+        """
+        if not compares(self.method, self.engine):
+            return {}
+        slots, rows, owner, found = list[int](), list[int](), list[int](), dict[int, int]()
+        for place in places:
+            chosen = rows_compared(seen.records[place].host_steps, seen.grouping.sizes[place])
+            if chosen is not None:
+                own = seen.grouping.rows[place][chosen]
+                rows.extend(own)
+                owner.extend([len(slots)] * len(own))
+                slots.append(slot_of(seen.records[place]))
+                found[place] = len(own)
+        if not slots:
+            return {}
+        positions, at = (torch.tensor(numbers, device=self.engine.device) for numbers in (rows, slots))
+        with losses_in_full_precision(self.engine.device), torch.no_grad():
+            # The network's own parameters are the source's.
+            source = self.engine.forward(seen.images[positions], grad=False).logits
+            grouping = Grouping(owner, len(slots), self.engine.device)
+            own_logits = grouping.padded(seen.logits[positions].to(source.dtype))
+            usable = grouping.padded(seen.grouping.flat(seen.parts["usable"])[positions]) & grouping.valid
+            memory = {name: self.slots.memory[name][at] for name in self.method.comparison}
+            fresh = torch.vmap(self.method.compared)(memory, own_logits, grouping.padded(source), usable)
+            counts = {name: self.slots.memory[name][at] + grouping.numbers for name in ("forwards", "computed_forwards")}
+            for name, value in {**fresh, **counts}.items():
+                self.slots.memory[name].index_copy_(0, at, value)
+        return found
 
     def _write_back(self, seen: Seen, places: list[int], change: Change, scales: Sequence[float]) -> None:
         """The streams at ``places`` as they are now, with steps cut to their scale."""

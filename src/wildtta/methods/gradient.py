@@ -6,6 +6,7 @@ The loop that calls the hooks is :func:`wildtta.step.loop.online_step`.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -36,6 +37,8 @@ class GradientMethod(Method):
 
     passes: ClassVar[str] = "1 / 1"
     updates: ClassVar[str] = "affine parameters of all norms"
+    comparison: ClassVar[tuple[str, ...]] = ()
+    """Names of the state that :meth:`compared` reads or writes, where the method declares it; empty: it compares nothing."""
 
     lr: float | None = option(
         "learning rate; None: the paper's for the network's family and batch size", None, within=POSITIVE
@@ -151,6 +154,12 @@ class GradientMethod(Method):
 
     def step(self, engine: Engine, images: Tensor) -> Answer:
         return online_step(self, engine, images)
+
+    def compared(
+        self, memory: Mapping[str, Tensor], own: Tensor, source: Tensor, usable: Tensor
+    ) -> dict[str, Tensor]:
+        """What of the ``comparison`` state is new after some samples [k] that the source answered too, by logits [k, C]."""
+        raise NotImplementedError(f"{self.name} compares nothing with its source")
 
     # -- hooks, in the order of a step -------------------------------------------------------------------------------------
 

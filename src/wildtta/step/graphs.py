@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from wildtta.methods.gradient import GradientMethod
+from wildtta.step.comparison import compare, compares, rows_compared
 from wildtta.step.engine import Engine
 from wildtta.step.loop import (
     KEEP_GRAPH_ABOVE,
@@ -110,10 +111,14 @@ class GraphRunner:
 
     def _replay(self, key: Hashable, images: Tensor) -> Answer:
         method, engine = self.method, self.engine
-        samples = len(images)
+        samples, comparison = len(images), None
+        rows = rows_compared(engine.host_steps + 1, samples) if compares(method, engine) else None
         selective = learns_on_selected(method, engine) and samples > SMALL_BATCH
         if not selective or (engine.share or 0.0) > KEEP_GRAPH_ABOVE:
             whole = self._recorded((key, "whole"), lambda: self._whole(images))
+            if rows is not None:  # recorded before anything is replayed: where that fails, nothing has changed
+                work = functools.partial(self._compare, whole, rows)
+                comparison = self._recorded((key, "compare"), work)
             whole.graph.replay()
             answer: Answer = whole.result
             if selective:
@@ -131,10 +136,16 @@ class GraphRunner:
             answer = second.result
         engine.host_steps += 1
         upkeep(method, engine)
+        if comparison is not None:
+            comparison.graph.replay()
+            answer = dataclasses.replace(answer, report=answer.report.with_more_forwards(comparison.result))
         return answer
 
     def _whole(self, images: Tensor) -> Answer:
         return learn_from_batch(self.method, self.engine, predict(self.method, self.engine, images, grad=True))
+
+    def _compare(self, whole: Recording, rows: slice) -> int:
+        return compare(self.method, self.engine, whole.result.output, rows)
 
     def _predict(self, images: Tensor) -> tuple[Prediction, Tensor, Tensor]:
         seen = predict(self.method, self.engine, images, grad=False)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from wildtta.network.output import logits_of, with_logits
+from wildtta.step.comparison import compare, compares, rows_compared
 from wildtta.step.engine import Engine
 from wildtta.step.optimizers import momentum_update
 from wildtta.step.precision import losses_in_full_precision
@@ -225,8 +226,11 @@ def _finish(
     outcome = update(method, engine, seen, found, forwards, backwards)
     report = _report(engine, seen, found, outcome)
     engine.host_steps += 1
-    if not engine.fixed_shapes:
+    if not engine.fixed_shapes:  # a recorded step does this beside it
         upkeep(method, engine)
+        rows = rows_compared(engine.host_steps, len(output.images)) if compares(method, engine) else None
+        if rows is not None:
+            report = report.with_more_forwards(compare(method, engine, output, rows))
     return Answer(output, report)
 
 

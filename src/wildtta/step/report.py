@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -121,6 +122,11 @@ class StepReport:
     _top_share: Callable[[], Tensor] | None = None
     _distance: Callable[[], Tensor] | None = None
     _features: Callable[[], tuple[Tensor, Network]] | None = None
+
+    def with_more_forwards(self, samples: int) -> StepReport:
+        """The same, with so many samples more that were passed."""
+        counts = {name: getattr(self, name) + samples for name in ("forwards", "computed_forwards")}
+        return dataclasses.replace(self, **counts)
 
     @property
     def entropy(self) -> Tensor:

@@ -68,7 +68,7 @@ _MANY = (8.0, 16.0)
 200 classes show up to 6.5, by errors.)"""
 _ERROR_WEIGHT = 2.5
 """Lengths of r that a mean of the rows must exceed."""
-_PRESENT, _PRESENT_MORE, _PRESENT_MEMORY = (5.0, 9.0), 2.0, 256
+_PRESENT, _PRESENT_MORE, PRESENT_MEMORY = (5.0, 9.0), 2.0, 256
 """Steps by the rows ask for so many classes among the last 256 samples (1/e): none up to the first number. Where the rows
 count alone, for two more: one of 200 classes shows up to 6.5, and steps in a run of it would make it show ever more."""
 _SPREAD_OUT = (0.3, 0.6)
@@ -318,7 +318,7 @@ def _last_samples(state: dict[str, Tensor], flat: Tensor, usable: Tensor) -> tup
 
 def _followed_classes(state: dict[str, Tensor], flat: Tensor, usable: Tensor) -> Tensor:
     """How often each class was predicted among the last samples, [C], after this batch."""
-    fading = (-usable.sum() / _PRESENT_MEMORY).exp()
+    fading = (-usable.sum() / PRESENT_MEMORY).exp()
     counts = torch.zeros_like(state["present"]).index_add(0, flat.argmax(1), usable.to(flat.dtype))
     return fading * state["present"] + counts
 

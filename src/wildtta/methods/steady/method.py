@@ -16,7 +16,8 @@ from wildtta.methods.options import POSITIVE, SHARE, option
 from wildtta.methods.registry import register
 from wildtta.methods.sar2.method import SAR2
 from wildtta.methods.sar2.redundancy import Normalisation
-from wildtta.methods.steady.evidence import classes_seen, no_evidence, rising, weighed
+from wildtta.methods.steady.evidence import classes_seen, identifiable, no_evidence, rising, weighed
+from wildtta.methods.steady.payoff import EVIDENCE, NAMES, compared, forgotten, no_comparison, way_back
 from wildtta.methods.steady.settling import followed_way, no_way, settledness
 from wildtta.methods.steady.stream_statistics import answer_of, no_statistics
 from wildtta.methods.steady.support import faded, supported
@@ -34,7 +35,7 @@ _FLOOD = (2.0, 4.0)
 """Classes among the last 256 samples up to which they say nothing about a shift, and from which on they do."""
 _REVIEWED = ("support", "novelty", "pace")
 """What follows from a guard's memory; 1 without a guard."""
-_OF_A_KIND = ("momentum", "way", *_REVIEWED)
+_OF_A_KIND = ("momentum", "way", "payoff", *_REVIEWED)
 """Beginnings of the names of what belongs to one kind of samples."""
 _EPSILON = 2.5e-8
 """Keeps the bounded gradient finite where it is 0."""
@@ -84,6 +85,9 @@ class Steady(SAR2):
 
     and takes off its answers the mean of the logits that the evidence calls a shift.
 
+    It looks whether that pays off. The source answers every eighth sample too. Where the answers that learning changed tell no
+    more about the inputs than the source's, a falls, down to 0, and the weights go back (``methods/steady/payoff.py``).
+
     - α = 5·10³/D, less with few classes (none up to ten), β = 100, no sharpness, no momentum, 40 times SAR²'s
       learning rate. R is over columns on every network, and ζ is a tenth of the classes (at least 10, at
       most half of them).
@@ -110,8 +114,9 @@ class Steady(SAR2):
     title: ClassVar[str] = "Steady (ours)"
     order: ClassVar[int] = 300
     paper: ClassVar[str] = "this project, after SAR² and ROID"
-    passes: ClassVar[str] = "1 / 1 (1 / 0 at rest; BatchNorm: 2.5 / 0)"
+    passes: ClassVar[str] = "1.125 / 1 (1.125 / 0 at rest; BatchNorm: 2.5 / 0)"
     batch_statistics: ClassVar[BatchStatistics] = "source"
+    comparison: ClassVar[tuple[str, ...]] = (*NAMES, *EVIDENCE)
 
     evidence: bool = option("learn by the evidence that the stream has shifted; False: always, at full strength", True)
     lr_scale: float = option("multiplies SAR²'s learning rate, or the given one", 40.0, within=POSITIVE)
@@ -171,6 +176,9 @@ class Steady(SAR2):
             state |= {name: torch.ones((), dtype=engine.dtype, device=engine.device) for name in _REVIEWED}
             assert engine.source is not None
             state |= no_way(engine.source, engine.dtype)
+            pixels = getattr(engine.network.module, "rows_per_sample", 1) > 1  # those of an image are no samples of a stream
+            if identifiable(classes) > 0 and not pixels:
+                state |= no_comparison(classes, dtype=engine.dtype, device=engine.device)
         if self.class_cap is not None:
             state["class_shares"] = torch.full((classes,), 1 / classes, dtype=engine.dtype, device=engine.device)
         return state
@@ -208,9 +216,17 @@ class Steady(SAR2):
         return ~(self._strength(engine) > 0) if self.evidence and not engine.norms else None
 
     def _strength(self, engine: Engine) -> Tensor:
-        """That of the evidence, as far as a memory of the stream agrees and the samples are anything new."""
+        """That of the evidence, as far as a memory of the stream agrees, the samples are anything new and learning pays."""
         memory = engine.memory
-        return torch.minimum(memory["strength"], memory["support"]) * memory["novelty"]
+        return torch.minimum(memory["strength"], memory["support"]) * memory["novelty"] * self._payoff(engine)
+
+    def _payoff(self, engine: Engine) -> Tensor:
+        return engine.memory["payoff"] if "payoff" in engine.memory else engine.memory["novelty"].new_ones(())
+
+    def compared(
+        self, memory: Mapping[str, Tensor], own: Tensor, source: Tensor, usable: Tensor
+    ) -> dict[str, Tensor]:
+        return compared(memory, own, source, usable)
 
     def reviewed(self, engine: Engine, review: Review) -> None:
         if self.evidence and not engine.norms:
@@ -241,6 +257,7 @@ class Steady(SAR2):
             return output
         # What the network returned, not ``output.logits``: a sample that is not finite has none.
         agreed = (engine.memory["support"] / engine.memory["strength"].clamp(min=1e-9)).clamp(max=1)
+        agreed = agreed * self._payoff(engine)
         return output.answering(logits_of(output.raw) - agreed * engine.memory["shift"])
 
     def sample_losses(self, engine: Engine, output: Output, selection: Selection) -> Tensor:
@@ -263,6 +280,8 @@ class Steady(SAR2):
         # The same share per 64 samples, whether they come together or one by one.
         share = engine.batch_share * (self._telling(engine) * engine.memory["pace"] if self.evidence else 1.0)
         kept = (1 - self.source_pull) ** share
+        if self.evidence:
+            kept = kept * (1 - way_back(self._payoff(engine), engine.batch_share))
         return theta + (1 - kept) * (engine.source - theta)  # exactly the source where nothing was learned
 
     def _telling(self, engine: Engine) -> Tensor:
@@ -281,6 +300,9 @@ class Steady(SAR2):
             evidence = weighed(engine.memory, first.logits.detach(), first.usable)
             review = {name: faded(engine.memory[name], len(first.logits)) for name in _REVIEWED}
             engine.keep(allowed, evidence | review)
+            if "payoff" in engine.memory:
+                assert first.usable is not None
+                engine.keep(allowed, forgotten(engine.memory, first.usable.sum()))
         if self.class_cap is not None:
             fresh = followed_shares(engine.memory["class_shares"], first.labels, first.usable)
             engine.keep(allowed, {"class_shares": fresh})
