@@ -179,6 +179,19 @@ def test_where_learning_does_not_pay_the_source_answers_and_the_weights_go_back(
     torch.testing.assert_close(left, torch.full_like(left, 0.01 * 0.96 * 0.75))
 
 
+def test_what_has_settled_is_not_undone() -> None:
+    """At a hundredth of a pace a payoff of 0 counts 0.99: hostile samples of a known kind change as little as steps do."""
+    model, _ = learning()
+    engine = model.engine
+    assert engine.source is not None
+    engine.learnables.assign(engine.source + 0.01)
+    for name, value in (("strength", 0.0), ("payoff", 0.0), ("present", 3.0), ("pace", 0.01)):
+        engine.memory[name].fill_(value)
+    model(images("gn_resnet", 64).double())
+    left = engine.learnables.vector() - engine.source
+    torch.testing.assert_close(left, torch.full_like(left, 0.01 * 0.96**0.01 * (1 - 0.25 * 0.01)))
+
+
 def test_what_compares_nothing_passes_nothing_more() -> None:
     for net, options in (("gn_resnet", {"evidence": False}), ("bn_resnet", {})):
         model = wildtta.adapt(build(net), "steady", **options)

@@ -221,7 +221,12 @@ class Steady(SAR2):
         return torch.minimum(memory["strength"], memory["support"]) * memory["novelty"] * self._payoff(engine)
 
     def _payoff(self, engine: Engine) -> Tensor:
-        return engine.memory["payoff"] if "payoff" in engine.memory else engine.memory["novelty"].new_ones(())
+        """The payoff, as far as the weights have not settled: what has arrived was judged on its way.
+
+        (Else hostile samples, whose answers tell less, would undo at once what was learned.)
+        """
+        memory = engine.memory
+        return 1 - memory["pace"] * (1 - memory["payoff"]) if "payoff" in memory else torch.ones_like(memory["pace"])
 
     def compared(
         self, memory: Mapping[str, Tensor], own: Tensor, source: Tensor, usable: Tensor
