@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from strangers import CORRUPTIONS, TESTED, digit_parts, normalised, numbers, streams, trained
+from strangers import CORRUPTIONS, TESTED, digit_parts, normalised, numbers, run, streams, trained
 from torch import Tensor
 
 import wildtta
@@ -136,17 +135,7 @@ def main() -> None:
     parser.add_argument("--corruptions", default=["contrast", "noise", "rotation"], type=lambda t: t.split(","))
     parser.add_argument("--images", type=int, default=1536, help="per stream")
     parser.add_argument("--seed", type=int, default=3)
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    if options.tables:
-        tables([json.loads(line) for line in options.out.read_text().splitlines()])
-        return
-    with options.out.open("a") as file:
-        for classes in map(int, options.classes.split(",")):
-            for name in options.networks.split(","):
-                for row in rows(name, classes, options):
-                    file.write(json.dumps(row) + "\n")
-                    file.flush()
+    run(parser.parse_args(), rows, tables)
 
 
 if __name__ == "__main__":

@@ -300,7 +300,15 @@ def main() -> None:
     parser.add_argument("--settings", default={}, type=json.loads, help="options for wildtta.adapt, as JSON")
     parser.add_argument("--images", type=int, default=4000, help="per stream")
     parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+    run(parser.parse_args(), rows, tables)
+
+
+def run(
+    options: argparse.Namespace,
+    rows: Callable[[str, int, argparse.Namespace], Iterator[dict[str, Any]]],
+    tables: Callable[[list[dict[str, Any]]], None],
+) -> None:
+    """The rows of every network with every number of classes go to a file, one by one; or the tables of what is there."""
     torch.set_num_threads(1)
     if options.tables:
         tables([json.loads(line) for line in options.out.read_text().splitlines()])

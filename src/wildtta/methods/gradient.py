@@ -159,7 +159,7 @@ class GradientMethod(Method):
         self, memory: Mapping[str, Tensor], own: Tensor, source: Tensor, usable: Tensor
     ) -> dict[str, Tensor]:
         """What of the ``comparison`` state is new after some samples [k] that the source answered too, by logits [k, C]."""
-        raise NotImplementedError(f"{self.name} compares nothing with its source")
+        return {}
 
     # -- hooks, in the order of a step -------------------------------------------------------------------------------------
 

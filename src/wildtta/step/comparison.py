@@ -33,6 +33,11 @@ def compares(method: GradientMethod, engine: Engine) -> bool:
     return bool(method.comparison) and all(name in engine.memory for name in method.comparison)
 
 
+def due(method: GradientMethod, engine: Engine, step: int, samples: int) -> slice | None:
+    """Which samples of a batch the method compares; None: none, or a method that never does."""
+    return rows_compared(step, samples) if compares(method, engine) else None
+
+
 def compare(method: GradientMethod, engine: Engine, answered: Output, rows: slice) -> int:
     """Tell the method what the source says to the samples ``rows`` of a batch that was ``answered``; how many there are."""
     assert engine.source is not None

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from wildtta.methods.gradient import GradientMethod
-from wildtta.step.comparison import compare, compares, rows_compared
+from wildtta.step.comparison import compare, due
 from wildtta.step.engine import Engine
 from wildtta.step.loop import (
     KEEP_GRAPH_ABOVE,
@@ -112,7 +112,7 @@ class GraphRunner:
     def _replay(self, key: Hashable, images: Tensor) -> Answer:
         method, engine = self.method, self.engine
         samples, comparison = len(images), None
-        rows = rows_compared(engine.host_steps + 1, samples) if compares(method, engine) else None
+        rows = due(method, engine, engine.host_steps + 1, samples)
         selective = learns_on_selected(method, engine) and samples > SMALL_BATCH
         if not selective or (engine.share or 0.0) > KEEP_GRAPH_ABOVE:
             whole = self._recorded((key, "whole"), lambda: self._whole(images))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from wildtta.network.output import logits_of, with_logits
-from wildtta.step.comparison import compare, compares, rows_compared
+from wildtta.step.comparison import compare, due
 from wildtta.step.engine import Engine
 from wildtta.step.optimizers import momentum_update
 from wildtta.step.precision import losses_in_full_precision
@@ -228,7 +228,7 @@ def _finish(
     engine.host_steps += 1
     if not engine.fixed_shapes:  # a recorded step does this beside it
         upkeep(method, engine)
-        rows = rows_compared(engine.host_steps, len(output.images)) if compares(method, engine) else None
+        rows = due(method, engine, engine.host_steps, len(output.images))
         if rows is not None:
             report = report.with_more_forwards(compare(method, engine, output, rows))
     return Answer(output, report)
