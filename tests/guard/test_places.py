@@ -155,6 +155,18 @@ def test_other_methods_have_one_state(images: dict[str, Tensor], method: str) ->
     assert len(model.guard.places) == 1
 
 
+def test_a_guard_that_only_watches_leaves_one_state(images: dict[str, Tensor], tmp_path: Path) -> None:
+    model = learned(images, act=False, audit=tmp_path / "audit.jsonl")
+    plain = wildtta.adapt(build(NETWORK), evidence=False)
+    for batch in images["full"].split(64):
+        plain(batch)
+    for batch in images["pale"].split(64):
+        torch.testing.assert_close(model(batch), plain(batch), rtol=0, atol=0)
+    assert len(model.guard.places) == 1
+    kinds = {line["kind"] for line in read_audit(tmp_path / "audit.jsonl")}
+    assert "look" in kinds and "kind" not in kinds
+
+
 def test_a_reset_forgets_them(images: dict[str, Tensor]) -> None:
     model = learned(images)
     for batch in images["pale"].split(64)[:6]:

@@ -59,8 +59,8 @@ class Watch:
         self._shadow = Shadow(network, learning) if shadow is None else shadow
         # Those that share a shadow are many, and recordings cost memory.
         self._present = Present(recorded=shadow is None)
-        # A fleet keeps the methods' states elsewhere.
-        self._lends = shadow is None
+        # Who only watches changes nothing, and a fleet keeps the methods' states elsewhere.
+        self._lends = guard.act and shadow is None
         self._queue = Queue(guard.shadow, draw)
         self._memory = Memory(guard.memory, draw)
         self.places = Places(guard.seed)
@@ -235,7 +235,7 @@ class Watch:
         self._pending = Comparison.of(engine, self._shadow, self._present, latest, known, newcomers)
         if self.places.moved:
             self.places.moved = False  # some of these images may be of the kind before
-        elif enough and self._lends and self.guard.act:
+        elif enough and self._lends:
             self._lend_memory(engine, self._pending, since)
 
     def _lend_memory(self, engine: Engine, latest: Comparison, samples: int) -> None:
