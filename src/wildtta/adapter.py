@@ -12,11 +12,12 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from wildtta.guard.guard import Guard
-from wildtta.guard.senders import Quotas
+from wildtta.guard.senders import Quotas, ids_of
 from wildtta.guard.watch import Watch
 from wildtta.methods.base import Method, is_plain
 from wildtta.methods.gradient import GradientMethod
@@ -400,16 +401,17 @@ class Adapter(nn.Module):
             yield self
 
     @contextlib.contextmanager
-    def senders(self, ids: Sequence[Hashable]) -> Iterator[Adapter]:
+    def senders(self, ids: Sequence[Hashable] | Tensor | npt.NDArray[Any]) -> Iterator[Adapter]:
         """Who sent each image of the calls within: no sender is learned from beyond its share of the latest 1,024 images.
 
-        What is beyond it is answered and not learned from. ``wildtta.Guard(sender_share=...)`` sets the share.
+        One number or text for each image, in a list, an array or a tensor. What is beyond it is answered and not learned
+        from. ``wildtta.Guard(sender_share=...)`` sets the share.
         """
         if self._lockstep is not None:
             raise RuntimeError(
                 "senders are not counted over replicas (group=); count them before the batches are dealt out"
             )
-        with self._quotas.of(ids):
+        with self._quotas.of(ids_of(ids)):
             yield self
 
     @property

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -88,3 +91,35 @@ def test_senders_who_are_gone_are_forgotten() -> None:
     for start in range(0, 20 * WINDOW, 64):
         quotas.admit([f"guest {start + k}" for k in range(64)])
     assert len(quotas._learned) <= WINDOW
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        list,
+        tuple,
+        np.array,
+        torch.tensor,
+        lambda ids: list(torch.tensor(ids)),
+        lambda ids: [str(one) for one in ids],
+        lambda ids: np.array([str(one) for one in ids]),
+    ],
+)
+def test_however_senders_are_given_the_same_images_are_learned_from(given: Callable[[list[int]], Any]) -> None:
+    """A quarter of 1,024 images of one sender is four batches of 64; the other sender's images come on top."""
+    model = wildtta.adapt(build("gn_resnet"), "tent")
+    batch = batches("gn_resnet", 1, 64)[0]
+    for _ in range(6):
+        with model.senders(given([7] * 64)):
+            model(batch)
+    assert model.cost.learned == 4
+    with model.senders(given([7] * 60 + [8] * 4)):
+        model(batch)
+    assert model.last.mask.tolist() == [False] * 60 + [True] * 4
+
+
+@pytest.mark.parametrize("given", ["aaaa", b"aaaa", 5, None, [["a"]] * 4, torch.zeros(4, 1), np.zeros(()), torch.tensor(3)])
+def test_what_names_no_sender_for_each_image_is_refused(given: Any) -> None:
+    model = wildtta.adapt(build("gn_resnet"), "tent")
+    with pytest.raises(TypeError, match="expected one sender for each image"), model.senders(given):
+        pass

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -87,6 +89,26 @@ class Quotas:
         self._learned[sender] -= 1
         if not self._learned[sender]:
             del self._learned[sender]
+
+
+def ids_of(senders: Any) -> list[Hashable]:
+    """One plain value for each image, from a list, a tuple, an array or a tensor.
+
+    An element of a tensor hashes by object: no two of them would be the same sender.
+    """
+    listed = _untensored(senders)
+    one_text = isinstance(listed, (str, bytes))
+    ids = [_untensored(one) for one in listed] if isinstance(listed, Iterable) and not one_text else [[]]
+    if not all(isinstance(one, Hashable) for one in ids):
+        raise TypeError(
+            f"expected one sender for each image, such as ['alice', 'bob'] or a tensor of numbers, got {listed!r:.60}; for "
+            "a single sender repeat its name: [name] * len(images)"
+        )
+    return ids
+
+
+def _untensored(value: Any) -> Any:
+    return value.tolist() if isinstance(value, (Tensor, np.ndarray)) else value
 
 
 def merged(learned: Answer, rest: Answer, admitted: Tensor, others: Tensor) -> Answer:
