@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 import shutil
+import signal
 import warnings
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from toy_networks import CLASSES, batches, build
 from wildtta.corruptions import corrupt
 from wildtta.glyphs import Glyphs, network
 from wildtta.glyphs.networks import normalise
-from wildtta.guard.audit import is_audit, read_audit
+from wildtta.guard.audit import Audit, is_audit, read_audit
 from wildtta.guard.ladder import Rung
 
 SMALL = wildtta.Guard(shadow=0.5, sample=8, memory=16)
@@ -364,6 +366,26 @@ def test_an_audit_that_cannot_be_written_is_refused_at_first_and_told_later(tmp_
     assert all(answer.shape == (8, CLASSES) for answer in answers)
     assert ["lines are missing from now on" in str(one.message) for one in told] == [True]
     assert model.guard.judge.looks > 3
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGXFSZ"), reason="a limit on the size of files is POSIX's")
+def test_a_disk_that_was_full_for_a_while_leaves_whole_lines(tmp_path: Path) -> None:
+    import resource
+
+    path = tmp_path / "audit.jsonl"
+    audit = Audit(path)
+    audit.write("start", guard={"false_alarms": 0.01})
+    before, unlimited = signal.signal(signal.SIGXFSZ, signal.SIG_IGN), resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 20, unlimited[1]))
+        with pytest.warns(UserWarning, match="lines are missing"):
+            audit.write("kind", place="lost")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+        signal.signal(signal.SIGXFSZ, before)
+    audit.write("kind", place="kept")
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert [(line["kind"], line.get("place")) for line in lines] == [("start", None), ("kind", "kept")]
 
 
 def test_segmentation_is_refused() -> None:

@@ -44,15 +44,30 @@ def test_wildtta_report_draws_it(audit: Path, tmp_path: Path) -> None:
     assert len(list((tmp_path / "out" / "figures").glob("*.svg"))) == 2
 
 
-def test_a_line_cut_off_by_a_crash_is_left_out_and_a_broken_one_is_an_error(audit: Path) -> None:
-    whole = audit.read_text(encoding="utf-8")
-    audit.write_text(whole[:-30], encoding="utf-8")
-    assert len(read_audit(audit)) == 6
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "{broken",
+        "[1, 2]",
+        '{"format": "wildtta-guard-audit-1"}',
+        '{"kind": ["look"]}',
+        '{"kind": "start", "guard": {}}',
+        '{"kind": "look", "images": null, "evidence": null}',
+        '{"kind": "look", "images": 5, "evidence": NaN, "disagreement": 0, "top_share": 0, "source_top_share": 0}',
+        '{"kind": "decision", "action": "pause", "images": 5, "evidence": 1}',
+        '{"kind": "start", "guard": {"false_al{"kind": "look", "images": 5}',
+        "\udcff",
+    ],
+)
+def test_a_broken_line_is_left_out_and_counted(audit: Path, broken: str, tmp_path: Path) -> None:
+    lines = audit.read_text(encoding="utf-8").splitlines()
+    kept = read_audit(audit)
+    text = "\n".join([*lines[:2], broken, *lines[2:]])
+    audit.write_bytes(text[:-30].encode("utf-8", errors="surrogateescape"))
     assert is_audit(audit)
-    lines = whole.splitlines()
-    audit.write_text("\n".join([lines[0], "{broken", *lines[2:]]), encoding="utf-8")
-    with pytest.raises(ValueError, match="line 2: expected a JSON object per line"):
-        read_audit(audit)
+    assert read_audit(audit) == kept[:-1]
+    report([audit], out=tmp_path / "out")
+    assert "5 looks over 1,600 images; 2 broken lines left out" in (tmp_path / "out" / "report.md").read_text("utf-8")
 
 
 def test_a_guard_that_starts_again_after_a_crash_goes_on_in_the_same_file(audit: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 import time
 import warnings
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ class Audit:
     """Appends lines to a file; every line is whole even if the process dies right after it.
 
     A path that cannot be written to is refused at the start. What fails later (a full disk, a folder that was removed) is
-    told once and stops nobody from being answered.
+    told once and stops nobody from being answered. The half line that it may leave goes before the next one is written.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -28,26 +29,26 @@ class Audit:
         self._told = False
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._open()
+            self._append(b"")
         except OSError as error:
             raise OSError(
                 f"audit={str(path)!r} cannot be written to ({error}); give a file in a writable folder"
             ) from error
 
-    def _open(self) -> None:
-        """Make the file; a last line that a crash cut off goes, so that the next one is whole."""
+    def _append(self, line: bytes) -> None:
         with self.path.open("a+b") as file:
-            file.seek(0)
-            content = file.read()
-            if not content.endswith(b"\n"):
-                file.truncate(content.rfind(b"\n") + 1)
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(end - 1, 0))
+            if file.read(1) not in (b"", b"\n"):
+                file.seek(0)
+                file.truncate(file.read().rfind(b"\n") + 1)
+            file.write(line)
 
     def write(self, kind: str, **facts: Any) -> None:
         """One line: ``kind`` is "start", "look" or "decision"."""
         line = {"format": FORMAT, "time": round(time.time(), 3), "kind": kind, **facts}
         try:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(_plain(line), allow_nan=False) + "\n")
+            self._append(json.dumps(_plain(line), allow_nan=False).encode() + b"\n")
             self._told = False
         except OSError as error:
             if not self._told:
@@ -77,29 +78,46 @@ def look_facts(judge: Judge, look: Look) -> dict[str, Any]:
     }
 
 
+_NUMBERS = {
+    "start": ("false_alarms",),
+    "look": ("images", "evidence", "disagreement", "top_share", "source_top_share"),
+    "decision": ("images", "evidence"),
+}
+_TEXTS = {"decision": ("action", "because")}
+"""What a line of each kind must hold to be worth reading."""
+
+
 def read_audit(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The lines of an audit file; a last line that was cut off by a crash is left out."""
-    lines = Path(path).read_text(encoding="utf-8").split("\n")
-    found = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            if number == len(lines):
-                break
-            raise ValueError(f"{path}, line {number}: expected a JSON object per line, got {line[:40]!r}") from error
-        found.append(row)
-    return found
+    """The whole lines of an audit file."""
+    return whole_lines(path)[0]
+
+
+def whole_lines(path: str | os.PathLike[str]) -> tuple[list[dict[str, Any]], int]:
+    """The lines of an audit file that are whole, and how many are not: a crash or a full disk broke them."""
+    lines = [line for line in Path(path).read_text(encoding="utf-8", errors="replace").split("\n") if line.strip()]
+    whole = [row for row in map(_parsed, lines) if row is not None]
+    return whole, len(lines) - len(whole)
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(row, dict) or not isinstance(row.get("kind"), str):
+        return None
+    kind, entries = row["kind"], {**row, **row["guard"]} if isinstance(row.get("guard"), dict) else row
+    numbers, texts = ([entries.get(name) for name in needed.get(kind, ())] for needed in (_NUMBERS, _TEXTS))
+    finite = all(isinstance(value, int | float) and abs(value) <= sys.float_info.max for value in numbers)
+    return row if finite and all(isinstance(value, str) for value in texts) else None
 
 
 def is_audit(path: str | os.PathLike[str]) -> bool:
     """Whether a file is a guard's audit (and not, say, a journal of benchmark cells)."""
     try:
-        with Path(path).open(encoding="utf-8") as file:
-            return FORMAT in file.readline(200)
-    except (OSError, UnicodeDecodeError):
+        with Path(path).open("rb") as file:
+            return FORMAT.encode() in file.readline(200)
+    except OSError:
         return False
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from wildtta.guard import Guard
-from wildtta.guard.audit import read_audit
+from wildtta.guard.audit import whole_lines
 from wildtta.report.chart import Line, LineChart
 from wildtta.report.document import Section
 from wildtta.report.figure import Figure
@@ -23,17 +23,18 @@ _NOTE = (
 
 def audit_section(path: str | os.PathLike[str]) -> Section:
     """Evidence and shares along the stream, and a table of the decisions, of one audit file."""
-    lines = read_audit(path)
+    lines, broken = whole_lines(path)
     looks = [line for line in lines if line["kind"] == "look"]
     decisions = [line for line in lines if line["kind"] == "decision"]
+    left_out = f"; {broken} broken {'line' if broken == 1 else 'lines'} left out" if broken else ""
     if not looks:
-        raise ValueError(f"{path}: no look yet; the guard writes one after every few hundred images")
+        raise ValueError(f"{path}: no look yet{left_out}; the guard writes one after every few hundred images")
     name = Path(path).stem
     figure = Figure(
         name="guard",
         title=f"What the guard saw: {name}",
         charts=[_evidence(looks, _slows_down(lines)), _shares(looks)],
-        subtitle=f"{len(looks)} looks over {looks[-1]['images']:,} images",
+        subtitle=f"{len(looks)} looks over {looks[-1]['images']:,} images{left_out}",
     )
     return Section(label=name, tables=[_decided(name, decisions)], figures=[figure], undecided=(), keys=frozenset())
 
