@@ -17,7 +17,7 @@ import wildtta
 from fleet_streams import pool, trained
 from wildtta.fleet import StreamHeld
 from wildtta.fleet.state_folder import StateFolder
-from wildtta.step.state_file import read_state
+from wildtta.step.state_file import read_state, write_state
 
 
 def fleet_of(folder: Path, **options) -> wildtta.Fleet:
@@ -144,3 +144,60 @@ def test_a_killed_process_leaves_whole_states_and_no_lock(tmp_path):
             folder.claim(name)
             assert folder.read(name) is not None
         folder.close()
+
+
+def one_at_a_time(folder: Path, **options) -> wildtta.Fleet:
+    """Room for one stream on the device and for one in host memory."""
+    network = copy.deepcopy(trained("resnet_gn", torch.float32))
+    return wildtta.Fleet(network, "tent", folder=folder, active=1, resident=1, **options)
+
+
+def answer(fleet: wildtta.Fleet, name: str) -> torch.Tensor:
+    return fleet(pool(0, torch.float32)[:2], [name] * 2)
+
+
+def test_a_stream_whose_state_does_not_fit_takes_no_place_from_others(tmp_path):
+    network = trained("resnet_gn", torch.float32)
+    with wildtta.Fleet(copy.deepcopy(network), "sar", recovery="relative", folder=tmp_path) as first:
+        answer(first, "odd")
+    fleet = wildtta.Fleet(copy.deepcopy(network), "sar", folder=tmp_path, active=2)
+    for _ in range(3):
+        with pytest.raises(ValueError, match="does not fit the fleet's options"):
+            answer(fleet, "odd")
+    batch = pool(0, torch.float32)[:2]
+    for _ in range(2):
+        assert fleet(batch, ["a", "b"]).isfinite().all()
+    fleet.drop("odd")
+    assert answer(fleet, "odd").isfinite().all()
+
+
+def test_a_stream_whose_file_is_gone_keeps_no_other_from_coming_in(tmp_path):
+    fleet = one_at_a_time(tmp_path)
+    for name in "abc":
+        answer(fleet, name)
+    (gone,) = tmp_path.glob("*/a.stream")
+    gone.unlink()
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"state of 'a' .* is gone; drop the stream"):
+            answer(fleet, "a")
+        for name in ("b", "c", "new"):
+            answer(fleet, name)
+    assert fleet["b"].calls == 3
+
+
+@pytest.mark.filterwarnings("ignore:the state of 'a' cannot be written")
+def test_a_stream_that_something_else_overwrote_keeps_no_other_from_going_or_being_saved(tmp_path):
+    fleet = one_at_a_time(tmp_path)
+    for name in "abc":
+        answer(fleet, name)
+    (path,) = tmp_path.glob("*/a.stream")
+    tensors, facts = read_state(path)
+    answer(fleet, "a")
+    write_state(path, tensors, {**facts, "version": 7})
+    with pytest.warns(UserWarning, match="state of 'a' cannot be written and stays in memory"):
+        answer(fleet, "b")
+    for name in "cdbcd":
+        answer(fleet, name)
+    with pytest.raises(RuntimeError, match="has version 7"):
+        fleet.save()
+    assert all(read_state(next(tmp_path.glob(f"*/{name}.stream")))[1]["calls"] == 3 for name in "bc")

@@ -72,41 +72,65 @@ class Places:
         for name in names:
             record = self.records.get(name) or self._meet(name)
             if record.slot is None:
-                self._make_room(needed)
-                record.slot = self.slots.take_one()
-                packed = self._resident.pop(name, None)
-                if packed is None and record.version:
-                    packed, _ = self._stored(name)
-                if packed is not None:
-                    unpack(packed, self.engine_of(record))
-                self.active[name] = record
+                self._bring_in(record, needed)
             self.active.move_to_end(name)
         return [self.records[name] for name in names]
 
     def _meet(self, name: str) -> Record:
-        """A stream on first sight: from the folder where it has a state there, else new."""
-        record = Record(name, batch_size=self._batch_size)
-        if self.folder is not None:
+        """A stream on first sight: from the folder where it has a state there, else new. One that fails was never here."""
+        if self.folder is None:
+            record = self._new(name)
+        else:
             self.folder.claim(name)
-            if name in self.folder:
-                _, facts = self._stored(name)
-                record.batch_size, record.gate_open = facts["batch_size"], facts["gate_open"]
-                record.share = None if facts["share"] is None else float.fromhex(facts["share"])
-                record.host_steps, record.calls = facts["host_steps"], facts["calls"]
-                record.paused, record.version = facts["paused"], facts["version"]
-        record.watch = self._new_watch(name)
+            try:
+                record = self._new(name)
+            except BaseException:
+                self.folder.release(name)
+                raise
         self.records[name] = record
         return record
 
+    def _new(self, name: str) -> Record:
+        record = Record(name, batch_size=self._batch_size)
+        if self.folder is not None and name in self.folder:
+            _, facts = self._stored(name)
+            record.batch_size, record.gate_open = facts["batch_size"], facts["gate_open"]
+            record.share = None if facts["share"] is None else float.fromhex(facts["share"])
+            record.host_steps, record.calls = facts["host_steps"], facts["calls"]
+            record.paused, record.version = facts["paused"], facts["version"]
+        record.watch = self._new_watch(name)
+        return record
+
+    def _bring_in(self, record: Record, needed: set[str]) -> None:
+        """Onto the device. A stream that fails stays where it was, and nobody loses a place."""
+        packed = self._resident.pop(record.name, None)
+        kept = packed
+        try:
+            if packed is None and record.version:
+                packed, _ = self._stored(record.name)
+            self._make_room(needed)
+            record.slot = self.slots.take_one()
+            if packed is not None:
+                unpack(packed, self.engine_of(record))
+        except BaseException:
+            if record.slot is not None:
+                self.slots.give_back(record.slot)
+                record.slot = None
+            if kept is not None:
+                self._resident[record.name] = kept
+            raise
+        self.active[record.name] = record
+
     def drop(self, name: str) -> None:
         """Forget a stream, here and in the folder."""
+        if self.folder is not None:
+            self.folder.claim(name)
         record = self.records.pop(name, None)
         if record is not None and record.slot is not None:
             self.slots.give_back(record.slot)
         self.active.pop(name, None)
         self._resident.pop(name, None)
         if self.folder is not None:
-            self.folder.claim(name)
             self.folder.remove(name)
             self.folder.release(name)
 
@@ -119,23 +143,30 @@ class Places:
         name = next(name for name in self.active if name not in needed)
         record = self.active[name]
         self._resident[name] = pack(self.engine_of(record))
-        while self.folder is not None and len(self._resident) > self._most_resident:
-            oldest, state = next(iter(self._resident.items()))
-            try:
-                self._write(self.records[oldest], state)
-            except OSError as error:
-                # Answers go on: a state that cannot be written stays in memory, and is tried again the next time.
-                warnings.warn(
-                    f"the state of {oldest!r} cannot be written and stays in memory ({error})", stacklevel=2
-                )
-                break
-            del self._resident[oldest]
+        self._store_surplus()
         assert record.slot is not None
         self.slots.give_back(record.slot)
         record.slot, record.latest = None, None
+        del self.active[name]
         if record.watch is not None:
             record.watch.forget_samples()
-        del self.active[name]
+
+    def _store_surplus(self) -> None:
+        """More packed streams than host memory is to hold: the least recently used go to disk.
+
+        Answers go on: a state that cannot be written stays in memory, and is tried again the next time.
+        """
+        if self.folder is None:
+            return
+        for name in list(self._resident)[: max(0, len(self._resident) - self._most_resident)]:
+            try:
+                self._write(self.records[name], self._resident[name])
+            except (OSError, RuntimeError) as error:
+                warnings.warn(f"the state of {name!r} cannot be written and stays in memory ({error})", stacklevel=2)
+                if isinstance(error, OSError):
+                    break  # of the disk, not of this stream
+                continue
+            del self._resident[name]
 
     def _stored(self, name: str) -> tuple[Packed, dict[str, Any]]:
         assert self.folder is not None
@@ -154,16 +185,25 @@ class Places:
             record.changed = False
 
     def save(self, names: Sequence[str] | None = None) -> int:
-        """Write every state (or those of ``names``) that is newer than the folder's; returns how many were written."""
+        """Write every state (or those of ``names``) that is newer than the folder's; returns how many were written.
+
+        One that something else has overwritten keeps no other from being written; the error comes at the end.
+        """
         if self.folder is None:
             raise RuntimeError("this fleet has no folder to save to; make it with folder=, or save streams one by one")
         written = 0
+        refused: RuntimeError | None = None
         for name in list(self.records) if names is None else names:
             record = self.records[name]
             packed = self._resident.get(name)
             if record.changed and (record.slot is not None or packed is not None):
-                self._write(record, packed if packed is not None else pack(self.engine_of(record)))
-                written += 1
+                try:
+                    self._write(record, packed if packed is not None else pack(self.engine_of(record)))
+                    written += 1
+                except RuntimeError as error:
+                    refused = refused or error
+        if refused is not None:
+            raise refused
         return written
 
     @property

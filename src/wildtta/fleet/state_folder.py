@@ -15,6 +15,8 @@ import urllib.parse
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from wildtta.fleet.packing import Packed
 from wildtta.step.state_file import read_facts, read_state, write_state
 
@@ -138,11 +140,19 @@ class StateFolder:
         write_state(self.file_of(name), packed, {**facts, "stream": name, "version": version + 1})
         return version + 1
 
-    def _version(self, name: str) -> int:
+    def _version(self, name: str) -> int | None:
         path = self.file_of(name)
-        return int(read_facts(path)["version"]) if path.exists() else 0
+        return _facts_in(path).get("version") if path.exists() else 0
 
     def remove(self, name: str) -> None:
         """Forget the state of a claimed stream."""
         with contextlib.suppress(FileNotFoundError):
             self.file_of(name).unlink()
+
+
+def _facts_in(path: Path) -> dict[str, Any]:
+    """The facts of a state file; none where the file is something else, or gone."""
+    try:
+        return read_facts(path)
+    except (SafetensorError, OSError, ValueError):
+        return {}
