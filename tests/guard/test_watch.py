@@ -388,6 +388,47 @@ def test_a_disk_that_was_full_for_a_while_leaves_whole_lines(tmp_path: Path) -> 
     assert [(line["kind"], line.get("place")) for line in lines] == [("start", None), ("kind", "kept")]
 
 
+def test_a_look_that_fails_costs_no_answer_and_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever got no answer would send the batch again, and it would be learned from twice."""
+    guard = wildtta.Guard(shadow=0.5, sample=8, memory=16, audit=tmp_path / "audit.jsonl")
+    guarded = wildtta.adapt(build("gn_resnet"), "tent", lr=0.01, guard=guard)
+    plain = wildtta.adapt(build("gn_resnet"), "tent", lr=0.01)
+    stream = batches("gn_resnet", 12, 8)
+
+    def fails(*_: object) -> None:
+        raise torch.OutOfMemoryError("no memory left")
+
+    monkeypatch.setattr("wildtta.guard.watch.Comparison.of", fails)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for batch in stream[:6]:
+            torch.testing.assert_close(guarded(batch), plain(batch), rtol=0, atol=0)
+    assert ["could not look at a batch" in str(one.message) for one in told] == [True]
+    monkeypatch.undo()
+    for batch in stream[6:]:
+        torch.testing.assert_close(guarded(batch), plain(batch), rtol=0, atol=0)
+    assert guarded.cost.learned == 12
+    kinds = [line["kind"] for line in read_audit(tmp_path / "audit.jsonl")]
+    assert list(dict.fromkeys(kinds)) == ["start", "failure", "look"]
+
+
+def test_in_a_trial_nothing_is_learned_where_the_source_cannot_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = wildtta.adapt(build("gn_resnet"), "tent", lr=0.01, guard=SMALL)
+    model.guard.judge.ladder.rung, model.guard.judge.ladder.returns = Rung.TRIAL, 4
+    first, second = batches("gn_resnet", 2, 8)
+    model(first)
+    before, cost = model.online_state(), model.cost
+
+    def fails(*_: object) -> None:
+        raise torch.OutOfMemoryError("no memory left")
+
+    monkeypatch.setattr("wildtta.guard.watch.Shadow.logits", fails)
+    with pytest.raises(torch.OutOfMemoryError):
+        model(second)
+    assert model.cost == cost
+    torch.testing.assert_close(model.online_state(), before, rtol=0, atol=0, equal_nan=True)
+
+
 def test_segmentation_is_refused() -> None:
     from wildtta.segmentation import adapt_segmentation
 

@@ -6,9 +6,11 @@ and while something is suspected it is read at once: what is found in a batch de
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -39,6 +41,8 @@ _LAG = 5120
 """Images by which suspicion may follow what caused it: a drift is small for long before it can be told from chance."""
 _SNAPSHOTS, _APART = 4, 2560
 _DECISIONS = 1000
+_ERROR = 200
+"""Characters of an error that are told."""
 
 
 class Watch:
@@ -70,6 +74,7 @@ class Watch:
         self._suspected_since: int | None = None
         self._began = 0
         self._looked = 0
+        self._failed = False
         self._audit = None if guard.audit is None else Audit(guard.audit)
         self._metrics = guard.metrics()
         if self._audit is not None:
@@ -86,35 +91,57 @@ class Watch:
         if follows:
             self._follow_kind(engine)
         scale, by_source = self.step_scale, self.source_answers
+        # What an answer needs comes before the step: whoever gets none and calls again must not learn twice.
+        source = self._source_logits(engine, images) if by_source else None
         if scale == 0:
             answer = predict(images)
         else:
             with scaled_step(engine, scale):
                 answer = learn(images)
-        if follows:
-            self.places.measure(images)
         own = answer.output.logits
-        if by_source:
-            answer = self._by_source(engine, images, answer)
-        # In a trial the adapter's own answers are looked at, which nobody else gets.
-        self.observe(engine, images, own if scale else answer.output.logits)
-        if self.close and not by_source:
-            # Where every image is looked at anyway, an alarm comes before its batch is answered.
-            self._finish_look(engine)
-            if self.source_answers:
-                answer = self._by_source(engine, images, answer)
+        if source is not None:
+            answer = _answering(answer, source)
+        with self._sparing(engine):
+            if follows:
+                self.places.measure(images)
+            # In a trial the adapter's own answers are looked at, which nobody else gets.
+            self.observe(engine, images, own if scale else answer.output.logits)
+            if self.close and not by_source:
+                # Where every image is looked at anyway, an alarm comes before its batch is answered.
+                self._finish_look(engine)
+                if self.source_answers:
+                    answer = _answering(answer, self._source_logits(engine, images))
         answer.report.disagreement = self.disagreement
         return answer
 
     def prepare(self, engine: Engine) -> None:
         """Before a batch, where looking closely pays: act on the last look now, at the price of waiting for the device."""
         if self.close:
-            self._finish_look(engine)
+            with self._sparing(engine):
+                self._finish_look(engine)
+
+    @contextlib.contextmanager
+    def _sparing(self, engine: Engine) -> Iterator[None]:
+        """Where the guard itself fails within, answers go on: it is told once, until a look works again."""
+        try:
+            yield
+        except Exception as error:
+            engine.settle()
+            if self._audit is not None:
+                self._audit.write("failure", images=self.judge.images, error=repr(error)[:_ERROR])
+            if not self._failed:
+                self._failed = True
+                warnings.warn(
+                    f"the guard could not look at a batch ({error!r:.{_ERROR}}): it is answered and learned from, but not "
+                    "watched. The guard goes on trying; where the memory of the device is short, give Guard() a smaller "
+                    "sample= and memory=",
+                    stacklevel=2,
+                )
 
     def predict(self, engine: Engine, images: Tensor, predict: Callable[[Tensor], Answer]) -> Answer:
         """Answer a caller who paused the adapter: by the network that answers at present."""
         if self.source_answers:
-            return self._by_source(engine, images, predict(images))
+            return _answering(predict(images), self._source_logits(engine, images))
         with self.places.visited(engine, images if engine.inputs is None else engine.inputs):
             return predict(images)
 
@@ -129,12 +156,8 @@ class Watch:
         if done is not None and self._audit is not None:
             self._audit.write("kind", images=self.judge.images, place=done, places=len(self.places))
 
-    def _by_source(self, engine: Engine, images: Tensor, answer: Answer) -> Answer:
-        """The same step with the source network's answer."""
-        call = images if engine.inputs is None else engine.inputs
-        output = answer.output.answering(self._shadow.logits(engine, call).to(answer.output.logits.dtype))
-        answer.report.entropies = output.entropies
-        return Answer(output, answer.report)
+    def _source_logits(self, engine: Engine, images: Tensor) -> Tensor:
+        return self._shadow.logits(engine, images if engine.inputs is None else engine.inputs)
 
     @property
     def disagreement(self) -> float:
@@ -170,13 +193,15 @@ class Watch:
 
     def observe(self, engine: Engine, images: Tensor, logits: Tensor) -> None:
         """Look at what was answered, and act on what an earlier look showed."""
-        self._finish_look(engine)
+        with self._sparing(engine):
+            self._finish_look(engine)
         self.judge.images += len(logits)
         usual = self.guard.shadow
-        self._queue.share = usual if self._resting else share_of(usual, self._age, alert=self.judge.alert)
-        self._queue.add(images if engine.inputs is None else engine.inputs, probabilities(logits))
-        if len(self._queue) >= self.guard.sample:
-            self._look(engine)
+        with self._sparing(engine):
+            self._queue.share = usual if self._resting else share_of(usual, self._age, alert=self.judge.alert)
+            self._queue.add(images if engine.inputs is None else engine.inputs, probabilities(logits))
+            if len(self._queue) >= self.guard.sample:
+                self._look(engine)
 
     # -- what else happens to an adapter ---------------------------------------------------------------------------------
 
@@ -263,9 +288,9 @@ class Watch:
         """Read the numbers of the last look, judge them, act."""
         if self._pending is None:
             return
-        look, newcomers = self._pending.read(engine)
-        self._pending = None
-        self.last_look = look
+        pending, self._pending = self._pending, None
+        look, newcomers = pending.read(engine)
+        self.last_look, self._failed = look, False
         decision = self.judge.see(look, can_return=self._refuge() is not None)
         if not self.judge.suspicious:
             # What is suspected must not push out what it is judged by.
@@ -322,3 +347,10 @@ class Watch:
         self._pending, self._suspected_since = None, None
         self._queue.clear()
         self.places.forget()
+
+
+def _answering(answer: Answer, logits: Tensor) -> Answer:
+    """The same step with the source network's ``logits`` for an answer."""
+    output = answer.output.answering(logits.to(answer.output.logits.dtype))
+    answer.report.entropies = output.entropies
+    return Answer(output, answer.report)
