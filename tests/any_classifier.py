@@ -6,7 +6,6 @@ of 0.4 ln C, and some samples are selected by every method.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -421,7 +420,8 @@ def _spread_answers(network: nn.Module, batch: Batch) -> None:
     head: Any = facts.head
     if not isinstance(head, nn.Linear | nn.Conv2d) or head.weight.shape[0] != CLASSES:
         return
-    with contextlib.closing(FeatureTap(head)) as tap:
+    tap = FeatureTap()
+    with head.register_forward_hook(tap.keep):
         logits = logits_of(called(network, as_call(batch)))
     features = features_of(head, tap.take(), logits)
     common = features.mean(0)

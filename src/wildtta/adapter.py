@@ -152,19 +152,22 @@ class Adapter(nn.Module):
     @contextlib.contextmanager
     def _alone(self) -> Iterator[Engine]:
         """The adapter to oneself: other threads and signals wait; what was broken off before is undone first."""
+        self._refuse_own_step()
+        with Held(), self._turn:
+            self._check_in_use()
+            self._engine.clean_up()
+            try:
+                yield self._engine
+            except BaseException:
+                self._engine.clean_up()
+                raise
+
+    def _refuse_own_step(self) -> None:
         if self._answering and self._turn._is_owned():  # type: ignore[attr-defined]
             raise RuntimeError(
                 "the adapter was used from within its own step (a hook, or the handler of a second signal); "
                 "wait until the call is over"
             )
-        with Held(), self._turn:
-            self._check_in_use()
-            self._engine.settle()
-            try:
-                yield self._engine
-            except BaseException:
-                self._engine.settle()
-                raise
 
     def _follow_stream(self, device: torch.device) -> None:
         """Work on the state of a caller with another CUDA stream comes after that of the caller before."""
@@ -255,11 +258,8 @@ class Adapter(nn.Module):
     def _one_prediction(self, images: Tensor, precision: Precision) -> None:
         """One forward pass at ``precision``, for timing (without a graph: it must not need more memory than a step)."""
         engine = self._engine
-        before, engine.precision = engine.precision, precision
-        try:
+        with engine.changes.set(engine, precision=precision):
             engine.forward(images, grad=False)
-        finally:
-            engine.precision = before
 
     def _predict(self, images: Tensor) -> Answer:
         engine = self._engine
@@ -524,8 +524,10 @@ class Adapter(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Adapter:
         """``.to``, ``.cuda``, ``.double``…: the online state follows the network; float16 is refused before it happens."""
+        self._refuse_own_step()
         with self._turn:
             if "_engine" in self.__dict__:
+                self._engine.clean_up()
                 before = self._facts.reference.dtype
                 after = fn(torch.empty_like(self._facts.reference[:0])).dtype
                 if after == torch.float16:
@@ -552,9 +554,10 @@ class Adapter(nn.Module):
         return twin
 
     def _copied(self, memo: dict[int, Any]) -> dict[str, Any]:
+        self._refuse_own_step()
         with self._turn:
             if "_engine" in self.__dict__:
-                self._engine.settle()
+                self._engine.clean_up()
             left = ("_turn", "_last", "_stream", "_graphs")
             return copy.deepcopy({name: value for name, value in vars(self).items() if name not in left}, memo)
 

@@ -25,6 +25,7 @@ from wildtta.methods.registry import config_classes
 from wildtta.methods.rotta import BalancedMemory, timeliness_weights
 from wildtta.methods.ttt.rotation import load_branch, rotate, rotation_branch, save_branch
 from wildtta.methods.views import jitter, pixel_scale
+from wildtta.network.changes import Changes
 from wildtta.network.stages import middle_stage, parameters_up_to, run_to
 from wildtta.network.statistics import NormStatistics
 from wildtta.randomness import next_generator, no_draws_yet
@@ -92,7 +93,7 @@ def test_chosen_moments_equal_batch_norm_with_these_moments_and_leave_no_trace()
     wildtta.adapt(network, "none")
     before = snapshot(network)
     batch = images("bn_resnet", 8)
-    statistics = NormStatistics(network)
+    statistics = NormStatistics(network, Changes())
     mean, variance = statistics.source()
     with statistics.chosen(lambda place, moments, count: (mean[place] + 0.1, 2 * variance[place])):
         ours = network(batch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import signal
 import time
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 import wildtta
 from toy_networks import batches, build, flags, images, same_bits, snapshot
+from wildtta.step.interrupts import Held
 from wildtta.step.undo import HOST_STATE
 
 
@@ -144,6 +146,64 @@ def test_a_signal_waits_for_the_end_and_a_second_one_does_not(passes: int) -> No
         adapter(batch)
     assert _same(_whole_state(adapter), _whole_state(twin))
     assert torch.equal(adapter(batch), twin(batch))
+
+
+class Fragile(nn.BatchNorm2d):
+    """A layer during whose changes of attributes interruptions arrive: after ``calm`` of them, ``times`` in a row."""
+
+    calm = 0
+    times = 0
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name in ("running_mean", "running_var") and Fragile.times:
+            Fragile.calm -= 1
+            if Fragile.calm < 0:
+                Fragile.times -= 1
+                raise Broken
+
+
+@pytest.mark.parametrize(("method", "options"), [("steady", {}), ("bn-adapt", {"momentum": 0.1})])
+def test_any_number_of_interruptions_leaves_the_network_whole(method: str, options: dict[str, Any]) -> None:
+    def network() -> nn.Module:
+        torch.manual_seed(0)
+        made = nn.Sequential(nn.Conv2d(3, 4, 3), Fragile(4), nn.ReLU(), nn.Conv2d(4, 4, 3), Fragile(4), nn.Flatten())
+        return nn.Sequential(made, nn.Linear(4 * 16, 5)).eval()
+
+    batch = torch.rand(8, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    broken = 0
+    for calm in range(0, 40, 3):
+        model, twin = network(), wildtta.adapt(network(), method, **options)
+        source, flags_before = snapshot(model), flags(model)
+        adapter = wildtta.adapt(model, method, **options)
+        Fragile.calm, Fragile.times = calm, 1 + calm % 5
+        try:
+            adapter(batch)
+        except Broken:
+            broken += 1
+            while Fragile.times:  # each next use is interrupted too, until the network is whole
+                Fragile.calm = 0
+                with contextlib.suppress(Broken):
+                    adapter.online_state()
+                    Fragile.times = 0
+            assert torch.equal(adapter(batch), twin(batch))
+        Fragile.times = 0
+        assert same_bits(snapshot(adapter.unload()), source) == []
+        assert flags(model) == flags_before
+        assert not any(module._forward_pre_hooks or module._forward_hooks for module in model.modules())
+    assert broken > 1
+
+
+@pytest.mark.usefixtures("raising")
+def test_signals_come_again_after_a_block_that_was_not_left_in_order() -> None:
+    held = Held()
+    held.__enter__()
+    signal.raise_signal(signal.SIGALRM)
+    del held  # as where a signal arrives just before the block's end can begin
+    with pytest.raises(Broken):
+        signal.raise_signal(signal.SIGUSR1)
+    with Held():
+        pass
 
 
 @pytest.mark.usefixtures("raising")

@@ -7,7 +7,6 @@ batch size and width; :class:`FeatureStatistics` gives the values over a whole s
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -44,7 +43,8 @@ def batch_redundancy_and_inequity(rows: Tensor, head: nn.Module) -> dict[str, Te
 
 def features(forward: Callable[[Tensor], Any], head: nn.Module, images: Tensor) -> Tensor:
     """``[batch, D]`` features of ``images``: what enters ``head`` in a pass without gradient."""
-    with torch.no_grad(), contextlib.closing(FeatureTap(head)) as tap:
+    tap = FeatureTap()
+    with torch.no_grad(), head.register_forward_hook(tap.keep):
         logits = logits_of(forward(images))
     passes = tap.take()
     if not passes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -23,23 +22,18 @@ HeadPasses = list[tuple[Tensor, Tensor]]
 
 
 class FeatureTap:
-    """Keeps what enters and leaves ``head`` until :meth:`close`."""
+    """Keeps what enters and leaves a head, as long as :meth:`keep` is a forward hook of it."""
 
-    def __init__(self, head: nn.Module) -> None:
+    def __init__(self) -> None:
         self._passes: HeadPasses = []
-        self._handle = head.register_forward_hook(self._keep)
 
-    def _keep(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+    def keep(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         self._passes.append((inputs[0], output))
 
     def take(self) -> HeadPasses:
         """The head's passes since the last time; empty where it did not run."""
         passes, self._passes = self._passes, []
         return passes
-
-    def close(self) -> None:
-        """Take the hook off."""
-        self._handle.remove()
 
 
 def features_of(head: nn.Module, passes: HeadPasses, logits: Tensor) -> Tensor:
@@ -94,8 +88,9 @@ def are_rectified(network: nn.Module, head: nn.Module, call: Tensor | Inputs) ->
 
     (Pooled over many pixels, what GELU or SiLU gives may be positive everywhere too.)
     """
+    tap = FeatureTap()
     try:
-        with undisturbed(network), contextlib.closing(FeatureTap(head)) as tap, _Rectified() as rectified:
+        with undisturbed(network), head.register_forward_hook(tap.keep), _Rectified() as rectified:
             logits = logits_of(called(network, call))
         features = features_of(head, tap.take(), logits)
     except Exception:

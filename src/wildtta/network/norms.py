@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
+
+from wildtta.network.changes import Changes
 
 _NORM_TYPES = (_BatchNorm, _InstanceNorm, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 _NORM_CLASS_NAME = re.compile(r"norm(act)?\d*d?$", re.IGNORECASE)
@@ -56,14 +57,9 @@ class BatchStatistics:
         batch: Tensor = inputs[0]
         module.training = self._on and batch.numel() // max(1, batch.shape[1]) > 1
 
-    @contextlib.contextmanager
-    def off(self) -> Iterator[None]:
+    def off(self, changes: Changes) -> contextlib.AbstractContextManager[None]:
         """Within, the source's statistics."""
-        self._on = False
-        try:
-            yield
-        finally:
-            self._on = True
+        return changes.set(self, _on=False)
 
     def remove(self) -> None:
         """Back to the statistics of the source, flags and hooks as they were."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from wildtta.network.changes import Changes
 from wildtta.network.norms import is_norm
 from wildtta.network.probe import Execution, probe
 
@@ -81,14 +82,14 @@ class _Reached(Exception):
     """Carries a stage's output out of a network that shall run no further."""
 
 
-def run_to(network: nn.Module, stage: str, images: Tensor) -> Tensor:
+def run_to(network: nn.Module, stage: str, images: Tensor, changes: Changes | None = None) -> Tensor:
     """What the module named ``stage`` gives for ``images``; the network runs no further."""
 
     def stop(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         raise _Reached(output[0] if isinstance(output, tuple) else output)
 
     try:
-        with network.get_submodule(stage).register_forward_hook(stop):
+        with (changes or Changes()).hook(network.get_submodule(stage), stop, before=False):
             network(images)
     except _Reached as reached:
         features: Tensor = reached.args[0]

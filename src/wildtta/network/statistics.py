@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from wildtta.network.changes import Changes
 from wildtta.network.norms import is_batch_norm
 
 Moments = tuple[Tensor, Tensor]
@@ -49,7 +50,8 @@ class NormStatistics:
     A layer that keeps no running moments has no source's either; it always uses the batch's and is left alone.
     """
 
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, network: nn.Module, changes: Changes) -> None:
+        self._changes = changes
         found = [module for module in network.modules() if is_batch_norm(module)]
         self._layers: list[Any] = [layer for layer in found if getattr(layer, "running_mean", None) is not None]
         ends = torch.tensor([0, *(layer.num_features for layer in self._layers)]).cumsum(0).tolist()
@@ -88,11 +90,8 @@ class NormStatistics:
             # A constant sample has no variance: a millionth of the source's keeps its logarithm finite.
             seen.append(torch.cat((mean, (variance + 1e-6 * layer.running_var + layer.eps**2).log()), dim=1))
 
-        hook = layer.register_forward_pre_hook(look)
-        try:
+        with self._changes.hook(layer, look, before=True):
             yield seen
-        finally:
-            hook.remove()
 
     @contextlib.contextmanager
     def chosen(self, rule: Rule, moments: BatchMoments = mean_moments) -> Iterator[None]:
@@ -102,18 +101,14 @@ class NormStatistics:
         so whatever a subclass does after normalising (timm's layers activate) still happens. A batch with one value per
         channel has no variance: there the source's moments are used.
         """
-        before = [(layer.running_mean, layer.running_var) for layer in self._layers]
-        try:
-            with contextlib.ExitStack() as hooks:
-                for layer, place, source in zip(self._layers, self._places, before, strict=True):
-                    hook = functools.partial(_standardised, place, source, rule, moments)
-                    hooks.enter_context(layer.register_forward_pre_hook(hook))
-                    layer.running_mean = torch.zeros_like(layer.running_mean)
-                    layer.running_var = torch.full_like(layer.running_var, 1 - layer.eps)
-                yield
-        finally:
-            for layer, (mean, variance) in zip(self._layers, before, strict=True):
-                layer.running_mean, layer.running_var = mean, variance
+        with contextlib.ExitStack() as changed:
+            for layer, place in zip(self._layers, self._places, strict=True):
+                source = layer.running_mean, layer.running_var
+                hook = functools.partial(_standardised, place, source, rule, moments)
+                changed.enter_context(self._changes.hook(layer, hook, before=True))
+                none, one = torch.zeros_like(source[0]), torch.full_like(source[1], 1 - layer.eps)
+                changed.enter_context(self._changes.set(layer, running_mean=none, running_var=one))
+            yield
 
 
 def _standardised(

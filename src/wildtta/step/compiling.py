@@ -28,8 +28,9 @@ class CompiledNetwork:
     """
 
     def __init__(self, network: nn.Module, head: nn.Module) -> None:
-        self._tap = FeatureTap(head)
-        self._compiled = torch.compile(_Tapped(network, self._tap), dynamic=False)
+        tap = FeatureTap()
+        self._hook = head.register_forward_hook(tap.keep)
+        self._compiled = torch.compile(_Tapped(network, tap), dynamic=False)
 
     def __call__(self, *arguments: Any, **named: Any) -> tuple[Any, HeadPasses]:
         result: tuple[Any, HeadPasses] = self._compiled(*arguments, **named)
@@ -37,7 +38,7 @@ class CompiledNetwork:
 
     def remove(self) -> None:
         """Leave the network as it was."""
-        self._tap.close()
+        self._hook.remove()
 
 
 def refuse_compiled(network: nn.Module) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from wildtta.kernels import FastPasses
 from wildtta.network import Network
+from wildtta.network.changes import Changes
 from wildtta.network.features import FeatureTap, HeadPasses, features_of
 from wildtta.network.inputs import Inputs, blanked, levels_of
 from wildtta.network.levels import levels, no_levels_yet
@@ -68,7 +69,9 @@ class Engine:
         """Whether the host has seen that the method may learn (it looks until then)."""
         self.compiled: CompiledNetwork | None = None
         self.fast = FastPasses(network.module, network.head)
-        self.norms = NormStatistics(network.module)
+        self.changes = Changes()
+        """What is changed on the network and here for the time of a pass or a call."""
+        self.norms = NormStatistics(network.module, self.changes)
         """BatchNorm layers that keep running statistics."""
         self.image_shape: tuple[int, ...] | None = None
         """Shape of one image, once a batch has shown it: for state that holds images."""
@@ -187,6 +190,11 @@ class Engine:
             self.unfinished()
             self.unfinished = None
 
+    def clean_up(self) -> None:
+        """Between two calls: undo all that a call which was broken off left, however often its end was interrupted."""
+        self.changes.take_back()
+        self.settle()
+
     def restart(self) -> None:
         """What learning changed goes back to the initial state (an episode ends); counters and the batch size stay."""
         kept = {name: self.memory[name].clone() for name in (*COUNTERS, "input_levels") if name in self.memory}
@@ -224,23 +232,17 @@ class Engine:
         if rule is None or not self.norms:
             yield
             return
-        compiled, self.compiled = self.compiled, None  # a compiled network does not look at new hooks
-        outer, self._ruled = self._ruled, True
-        try:
-            with self.norms.chosen(rule, median_moments if self.median else mean_moments):
-                yield
-        finally:
-            self.compiled, self._ruled = compiled, outer
+        moments = median_moments if self.median else mean_moments
+        # A compiled network does not look at new hooks.
+        with self.changes.set(self, compiled=None, _ruled=True), self.norms.chosen(rule, moments):
+            yield
 
     @contextlib.contextmanager
     def source_statistics(self) -> Iterator[None]:
         """Within, BatchNorm layers use the source's statistics, whatever the method prefers (a rule of its own excepted)."""
-        outer, self._ruled = self._ruled, True
-        try:
-            with contextlib.nullcontext() if self.batch_norms is None else self.batch_norms.off():
-                yield
-        finally:
-            self._ruled = outer
+        norms = contextlib.nullcontext() if self.batch_norms is None else self.batch_norms.off(self.changes)
+        with self.changes.set(self, _ruled=True), norms:
+            yield
 
     def observed(self) -> dict[str, Tensor]:
         """What a step's report shows of the state."""
@@ -299,18 +301,15 @@ class Engine:
         Of several arguments, those of a sample that is not finite are passed as zeros; its level still tells. Within one
         call there may be another (the guard's, on samples that it remembers).
         """
-        outer = self.inputs, self._input_levels
-        try:
-            if isinstance(call, Tensor):
-                self.inputs = self._input_levels = None
+        if isinstance(call, Tensor):
+            with self.changes.set(self, inputs=None, _input_levels=None):
                 yield _ordinary(call)
-            else:
-                ordinary = call.mapped(_ordinary)
-                self._input_levels = levels_of(ordinary)
-                self.inputs = blanked(ordinary, torch.isfinite(self._input_levels))
-                yield self.inputs.sample_numbers
-        finally:
-            self.inputs, self._input_levels = outer
+            return
+        ordinary = call.mapped(_ordinary)
+        levels = levels_of(ordinary)
+        inputs = blanked(ordinary, torch.isfinite(levels))
+        with self.changes.set(self, inputs=inputs, _input_levels=levels):
+            yield inputs.sample_numbers
 
     def levels(self, images: Tensor) -> Tensor:
         """How large each sample of a batch is, [B] (:mod:`wildtta.network.levels`)."""
@@ -356,18 +355,19 @@ class Engine:
         """The network's result and what entered and left its head."""
         if self.compiled is not None:
             return self.compiled(images) if self.inputs is None else self.inputs.run(self.compiled, images)
+        tap = FeatureTap()
+        tapped = self.changes.hook(self.network.head, tap.keep, before=False)
         if self.inputs is not None:
-            with contextlib.closing(FeatureTap(self.network.head)) as tap:
+            with tapped:
                 return self.inputs.run(self.network.module, images), tap.take()
-        fast = self.fast.applied(images, recording=self.fixed_shapes)
-        with fast, contextlib.closing(FeatureTap(self.network.head)) as tap:
+        with self.fast.applied(images, recording=self.fixed_shapes), tapped:
             return self.fast.run(images, is_part=is_part), tap.take()
 
     def forward_to(self, stage: str, images: Tensor, *, grad: bool) -> Tensor:
         """What the module named ``stage`` gives for ``images``; the network is run no further."""
         precision = pass_precision(self.precision, images.device)
         with torch.set_grad_enabled(grad), precision, self.fast.applied(images, recording=self.fixed_shapes):
-            return run_to(self.network.module, stage, images)
+            return run_to(self.network.module, stage, images, self.changes)
 
     def head_logits(self, features: Tensor) -> Tensor:
         """h(z): the head alone, in the losses' type."""

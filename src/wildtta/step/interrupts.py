@@ -12,6 +12,7 @@ import functools
 import importlib
 import signal
 import threading
+import weakref
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -27,14 +28,21 @@ _c_module: Any = importlib.import_module("_signal")
 _handlers: dict[int, Handler] = {}
 """What is put off, by signal."""
 _waiting: list[tuple[int, FrameType | None]] = []
-_depth = 0
+_outermost: weakref.ref[Held] | None = None
+"""Who holds the signals. It may be gone: a signal can keep a block from being left in order, and then nothing is held."""
+
+
+def _is_held() -> bool:
+    return _outermost is not None and _outermost() is not None
 
 
 def _put_off(number: int, frame: FrameType | None) -> None:
-    if _depth == 0 or _waiting:
+    if _is_held() and _waiting:
         _handlers[number](number, frame)
-    else:
-        _waiting.append((number, frame))
+        return
+    _waiting.append((number, frame))
+    if not _is_held():
+        _hand_over()
 
 
 def _hand_over() -> None:
@@ -60,31 +68,27 @@ def _handles_signals() -> bool:
 class Held:
     """Within, Python's signal handlers wait; in other threads than the main one there is nothing to do."""
 
-    def __init__(self) -> None:
-        self._active = False
-
     def __enter__(self) -> None:
-        global _depth
-        if threading.current_thread() is not threading.main_thread() or not _handles_signals():
+        global _outermost
+        if threading.current_thread() is not threading.main_thread() or not _handles_signals() or _is_held():
             return
-        for number in _NUMBERS if _depth == 0 else ():
+        _hand_over()  # what waited in a block that was not left in order
+        for number in _NUMBERS:
             handler = _c_module.getsignal(number)
             if callable(handler) and handler is not _put_off:
                 # First the handler's place, then the handler: what is interrupted in between forwards as it should.
                 _handlers[number] = handler
                 _c_module.signal(number, _put_off)
-        self._active = True
-        _depth += 1
+        _outermost = weakref.ref(self)
 
     def __exit__(self, *_: object) -> None:
-        global _depth
-        if not self._active:
+        global _outermost
+        if _outermost is None or _outermost() is not self:
             return
-        _depth -= 1
-        if _depth == 0:
-            try:
-                for number, handler in _handlers.items():
-                    if _c_module.getsignal(number) is _put_off:
-                        _c_module.signal(number, handler)
-            finally:
-                _hand_over()
+        _outermost = None
+        try:
+            for number, handler in _handlers.items():
+                if _c_module.getsignal(number) is _put_off:
+                    _c_module.signal(number, handler)
+        finally:
+            _hand_over()

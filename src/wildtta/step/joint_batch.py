@@ -61,15 +61,11 @@ class JointBatch:
     @contextlib.contextmanager
     def used_by(self, engine: Engine) -> Iterator[None]:
         """Within, the engine's passes are over the joint batch, and gradients are everyone's."""
-        engine.joint = self
-        if engine.learns:
-            engine.learnables.averaged = self._peers.mean
-        try:
-            yield
-        finally:
-            engine.joint = None
+        with contextlib.ExitStack() as changed:
+            changed.enter_context(engine.changes.set(engine, joint=self))
             if engine.learns:
-                engine.learnables.averaged = None
+                changed.enter_context(engine.changes.set(engine.learnables, averaged=self._peers.mean))
+            yield
 
     def forward(self, run: Callable[..., Output], numbers: Tensor, *, grad: bool) -> Output:
         """One pass over the samples ``numbers``; ``run`` makes a pass over samples of this replica."""

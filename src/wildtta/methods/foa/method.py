@@ -17,6 +17,7 @@ from wildtta.methods.options import AT_LEAST_ONE, NOT_NEGATIVE, SHARE, Range, op
 from wildtta.methods.recap import Moments
 from wildtta.methods.registry import register
 from wildtta.methods.source_images import SourceImages, source_batches
+from wildtta.network.changes import Changes
 from wildtta.network.parameters import Scope
 from wildtta.network.stages import first_norm, token_blocks
 from wildtta.randomness import next_generator, no_draws_yet, torch_generator
@@ -180,12 +181,10 @@ class FOA(Method):
 
     def _pass(self, engine: Engine, images: Tensor, prompts: Tensor | None) -> tuple[Output, Tensor]:
         """A pass with prompts, and what is compared with the source: class tokens between blocks, and features."""
-        kernels, engine.fast.kernels = engine.fast.kernels, False  # what is fused was found without prompts
-        try:
-            with self._tokens(engine).prompted(prompts) as between:
-                output = engine.forward(images, grad=False)
-        finally:
-            engine.fast.kernels = kernels
+        changes = engine.changes
+        without = changes.set(engine.fast, kernels=False)  # what is fused was found without prompts
+        with without, self._tokens(engine).prompted(prompts, changes) as between:
+            output = engine.forward(images, grad=False)
         return output, torch.cat([*(token.to(engine.dtype) for token in between), output.features], 1)
 
     def _measure_source(self, engine: Engine) -> None:
@@ -221,7 +220,7 @@ class Tokens:
         return cls([network.get_submodule(name) for name in names], [first_norm(network, name) for name in names], width)
 
     @contextlib.contextmanager
-    def prompted(self, prompts: Tensor | None) -> Iterator[list[Tensor]]:
+    def prompted(self, prompts: Tensor | None, changes: Changes) -> Iterator[list[Tensor]]:
         """Within, passes have ``prompts`` [n, width] behind the class token; gives the class tokens between blocks."""
         between: list[Tensor] = []
 
@@ -237,7 +236,7 @@ class Tokens:
             return lambda module, inputs: between.append(norm(inputs[0][:, 0]))
 
         with contextlib.ExitStack() as stack:
-            stack.enter_context(self.blocks[0].register_forward_pre_hook(insert))
+            stack.enter_context(changes.hook(self.blocks[0], insert, before=True))
             for block, norm in zip(self.blocks[1:], self.norms[1:], strict=True):
-                stack.enter_context(block.register_forward_pre_hook(read(norm)))
+                stack.enter_context(changes.hook(block, read(norm), before=True))
             yield between
