@@ -11,12 +11,14 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 WINDOW = 256
 """Images that the range of a stream is made of."""
-_FEWEST = 4
+_FEWEST, _FEWEST_BESIDE = 3, 4
+"""Levels that make a range: of two, nobody can tell which is the odd one. And those of a batch that tell of a change."""
 _TIMES = 8.0
 _DEVIATIONS = 8.0
 _SMALLEST = 1e-30
@@ -36,8 +38,12 @@ def no_levels_yet() -> Tensor:
 
 
 def with_levels(window: Tensor, fresh: Sequence[float]) -> Tensor:
-    """The window with the levels of a batch, the newest last; values that are not finite are no part of it."""
-    added = np.asarray([level for level in fresh if math.isfinite(level)])
+    """The window with the levels of a batch, the newest last.
+
+    Values that are not finite are no part of it, nor are images of zeros (a lens cap): they tell nothing of the range, and
+    by theirs every ordinary image would be absurd.
+    """
+    added = np.asarray([level for level in fresh if _SMALLEST < level < math.inf])
     return torch.from_numpy(np.concatenate([window.numpy(), added])[-len(window) :])
 
 
@@ -48,8 +54,8 @@ def absurd(batch: Sequence[float], window: Tensor) -> list[bool]:
     deviation). Half of all images may be absurd before they move m. A sample like its batch (at most 8 times the batch's
     median) is not absurd: then the stream has changed.
     """
-    here = np.log(np.maximum(np.asarray(batch), _SMALLEST))
-    known = np.concatenate([np.log(np.maximum(window.numpy(), _SMALLEST)), here])
+    here = _logarithms(np.asarray(batch))
+    known = np.concatenate([_logarithms(window.numpy()), here])
     known = known[np.isfinite(known)]
     if len(known) < _FEWEST:
         return [False] * len(batch)
@@ -57,6 +63,11 @@ def absurd(batch: Sequence[float], window: Tensor) -> list[bool]:
     spread = 1.4826 * np.median(np.abs(known - middle))
     out = np.isfinite(here) & (here > middle + max(np.log(_TIMES), _DEVIATIONS * spread))
     beside = here[np.isfinite(here)]
-    if len(beside) >= _FEWEST:
+    if len(beside) >= _FEWEST_BESIDE:
         out &= here > np.median(beside) + np.log(_TIMES)
     return list(map(bool, out))
+
+
+def _logarithms(found: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """ln l, NaN for an image of zeros."""
+    return np.log(np.where(found > _SMALLEST, found, np.nan))
