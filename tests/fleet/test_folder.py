@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -202,3 +203,99 @@ def test_a_stream_that_something_else_overwrote_keeps_no_other_from_going_or_bei
     with pytest.raises(RuntimeError, match="has version 7"):
         fleet.save()
     assert all(read_state(next(tmp_path.glob(f"*/{name}.stream")))[1]["calls"] == 3 for name in "bc")
+
+
+def in_a_fork(work: Callable[[], str]) -> str:
+    """What ``work`` says in a forked process, or the words of its refusal."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            try:
+                said = work()
+            except StreamHeld as error:
+                said = str(error)
+            os.write(writer, said.encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        said = pipe.read()
+    os.waitpid(child, 0)
+    return said
+
+
+def claim_of(folder: Path, name: str) -> str:
+    StateFolder(folder).claim(name)
+    return "free"
+
+
+def elsewhere(folder: Path, name: str) -> str:
+    """Whether a stream is free for another process, or why not."""
+    return in_a_fork(lambda: claim_of(folder, name))
+
+
+forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+
+
+@forks
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_fleet_that_is_gone_holds_nothing(tmp_path):
+    """Neither in its process nor for another: as when a notebook's cell runs again."""
+    fleet = one_at_a_time(tmp_path)
+    answer(fleet, "a")
+    fleet = one_at_a_time(tmp_path)
+    answer(fleet, "a")
+    assert "held by another process" in elsewhere(tmp_path, "a")
+    del fleet
+    assert elsewhere(tmp_path, "a") == "free"
+
+
+@forks
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_folder_that_is_closed_takes_no_lock_of_another(tmp_path):
+    (tmp_path / "sub").mkdir()
+    first, second = StateFolder(tmp_path), StateFolder(tmp_path / "sub" / "..")
+    first.claim("a")
+    second.claim("b")
+    second.close()
+    assert "held by another process" in elsewhere(tmp_path, "a")
+    assert elsewhere(tmp_path, "b") == "free"
+    third = StateFolder(tmp_path)
+    third.claim("b")
+    with pytest.raises(StreamHeld, match="another fleet of this process"):
+        third.claim("a")
+    del third
+    assert "held by another process" in elsewhere(tmp_path, "a")
+    first.close()
+    assert elsewhere(tmp_path, "a") == "free"
+
+
+@forks
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_fork_writes_none_of_its_parents_streams(tmp_path):
+    """Its copies say why; a folder of its own has locks of its own, whatever becomes of the copies."""
+    parent, fleet = StateFolder(tmp_path), one_at_a_time(tmp_path)
+    parent.claim("a")
+    parent.write("a", {"weights": torch.zeros(2)}, _FACTS, 0)
+    answer(fleet, "b")
+
+    def write() -> str:
+        return str(parent.write("a", {"weights": torch.ones(2)}, _FACTS, 1))
+
+    def beside_the_copy() -> str:
+        nonlocal parent
+        own = StateFolder(tmp_path)
+        own.claim("c")
+        parent.close()
+        del parent
+        return elsewhere(tmp_path, "c")
+
+    for work in (write, lambda: str(parent.claim("c")), lambda: str(answer(fleet, "b")), lambda: str(fleet.save())):
+        assert "is a fork of it: a state has one writer" in in_a_fork(work)
+    assert "held by another process" in in_a_fork(beside_the_copy)
+    for name in "ab":
+        assert "held by another process" in elsewhere(tmp_path, name)
+    assert parent.write("a", {"weights": torch.zeros(2)}, _FACTS, 1) == 2
+    assert fleet.save() == 1
+    parent.close()

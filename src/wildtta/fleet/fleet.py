@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import threading
 import urllib.parse
 from collections.abc import Iterator, Sequence
@@ -121,7 +122,6 @@ class Fleet:
         engine.source_norm  # noqa: B018 - computed once, not in every stream's view
         self.batch_size = batch_size
         self._precision_open = precision == "auto"
-        self._guard = guard
         self._shadow = None if guard is None else Shadow(engine.network, engine.learnables.names)
         self._places = Places(
             engine,
@@ -130,7 +130,7 @@ class Fleet:
             folder=folder,
             batch_size=batch_size,
             fingerprint=self._adapter._source_fingerprint,
-            new_watch=self._new_watch,
+            new_watch=functools.partial(_watch_of, guard=guard, engine=engine, shadow=self._shadow),
         )
         self._step = MixedStep(self.method, engine, self._places.slots)
         self._recorded = RecordedSteps(self._step)
@@ -323,17 +323,6 @@ class Fleet:
             finally:
                 self._busy = False
 
-    def _new_watch(self, name: str) -> Watch | None:
-        """The guard of one stream: they share the shadow, and each has an audit file of its own."""
-        guard = self._guard
-        if guard is None:
-            return None
-        audit = guard.audit
-        if audit is not None:
-            audit = Path(audit) / f"{urllib.parse.quote(name, safe='')[:150]}.jsonl"
-        own = dataclasses.replace(guard, name=name, audit=audit)
-        return Watch(own, self._engine.network, self._engine.learnables.names, shadow=self._shadow)
-
     # -- all streams -----------------------------------------------------------------------------------------------------
 
     @property
@@ -444,3 +433,14 @@ class Fleet:
             f"streams={len(self._places.records)}, active={len(self._places.active)} of {self._places.slots.most}, "
             f"{self.stream_bytes / 1e6:.2f} MB each)"
         )
+
+
+def _watch_of(name: str, *, guard: Guard | None, engine: Engine, shadow: Shadow | None) -> Watch | None:
+    """The guard of one stream: they share the shadow, and each has an audit file of its own."""
+    if guard is None:
+        return None
+    audit = guard.audit
+    if audit is not None:
+        audit = Path(audit) / f"{urllib.parse.quote(name, safe='')[:150]}.jsonl"
+    own = dataclasses.replace(guard, name=name, audit=audit)
+    return Watch(own, engine.network, engine.learnables.names, shadow=shadow)

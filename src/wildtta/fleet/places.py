@@ -68,6 +68,8 @@ class Places:
 
     def activate(self, names: list[str]) -> list[Record]:
         """Bring streams onto the device, new ones too, making room by the least recently used."""
+        if self.folder is not None:
+            self.folder.check_process()
         needed = set(names)
         for name in names:
             record = self.records.get(name) or self._meet(name)

@@ -1,8 +1,8 @@
 """A folder of states, one file per stream, with one writer each.
 
-A process that works on a stream holds a lock on it, which the system releases when the process ends, however it ends.
-Files are whole or not there (written beside their place, then renamed), carry a checksum, and are numbered: a file that is
-not the one that was read or written last is not overwritten.
+A fleet that works on a stream holds a lock on it (:mod:`wildtta.fleet.locks`). Files are whole or not there (written beside
+their place, then renamed), carry a checksum, and are numbered: a file that is not the one that was read or written last is not
+overwritten.
 """
 
 from __future__ import annotations
@@ -10,32 +10,19 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import threading
 import urllib.parse
+import weakref
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
 
+from wildtta.fleet.locks import Locks
 from wildtta.fleet.packing import Packed
 from wildtta.step.state_file import read_facts, read_state, write_state
 
-try:
-    import fcntl
-except ImportError:  # Windows: the folder is checked by numbers alone
-    fcntl = None  # type: ignore[assignment]
-
 _SUFFIX = ".stream"
 _LONGEST_NAME = 150
-_LOCK_SPACE = 1 << 62
-
-_held_here: dict[tuple[str, str], int] = {}
-"""Streams that a fleet of this process holds, and which: the system's locks do not tell fleets of one process apart."""
-_held_here_lock = threading.Lock()
-
-
-class StreamHeld(BlockingIOError):
-    """Another fleet or process works on a stream."""
 
 
 class StateFolder:
@@ -44,9 +31,10 @@ class StateFolder:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.path.mkdir(parents=True, exist_ok=True)
-        self._place = str(self.path.resolve())
-        self._lock_file = (self.path / "locks").open("a+b")
+        self._locks = Locks.of(self.path)
         self._mine: set[str] = set()
+        self._leave = weakref.finalize(self, self._locks.leave, self._mine)
+        """Called by :meth:`close`; where nobody closes, once this folder is garbage."""
 
     def file_of(self, name: str) -> Path:
         """Where the state of stream ``name`` is, whatever letters are in its name."""
@@ -77,43 +65,24 @@ class StateFolder:
 
     def claim(self, name: str) -> None:
         """Become the one that works on stream ``name``; an error where another does."""
-        if name in self._mine:
-            return
-        key = (self._place, name)
-        with _held_here_lock:
-            if _held_here.setdefault(key, id(self)) != id(self):
-                raise StreamHeld(f"the stream {name!r} is held by another fleet of this process; close that one first")
-        try:
-            self._lock(name, wanted=True)
-        except OSError as error:
-            with _held_here_lock:
-                _held_here.pop(key, None)
-            raise StreamHeld(
-                f"the stream {name!r} in {self.path} is held by another process: a state has one writer. Send this "
-                "stream's images there, or stop that process"
-            ) from error
-        self._mine.add(name)
+        self.check_process()
+        if name not in self._mine:
+            self._locks.take(name)
+            self._mine.add(name)
 
     def release(self, name: str) -> None:
         """Let others work on it."""
         if name in self._mine:
+            self._locks.give_back(name)
             self._mine.discard(name)
-            self._lock(name, wanted=False)
-            with _held_here_lock:
-                _held_here.pop((self._place, name), None)
 
-    def _lock(self, name: str, *, wanted: bool) -> None:
-        """One byte of one file for each stream: no limit of open files stands against many streams."""
-        if fcntl is None:
-            return
-        place = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") % _LOCK_SPACE
-        fcntl.lockf(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB if wanted else fcntl.LOCK_UN, 1, place)
+    def check_process(self) -> None:
+        """An error in a fork: the streams belong to the process that claimed them."""
+        self._locks.check_process()
 
     def close(self) -> None:
         """Release all streams."""
-        for name in list(self._mine):
-            self.release(name)
-        self._lock_file.close()
+        self._leave()
 
     # -- states --------------------------------------------------------------------------------------------------------
 
@@ -129,6 +98,7 @@ class StateFolder:
 
     def write(self, name: str, packed: Packed, facts: dict[str, Any], version: int) -> int:
         """Store a claimed stream's state over ``version`` of it; returns the new version's number."""
+        self.check_process()
         if name not in self._mine:
             raise RuntimeError(f"the stream {name!r} was not claimed, so that its state may not be written")
         stored = self._version(name)
@@ -146,6 +116,7 @@ class StateFolder:
 
     def remove(self, name: str) -> None:
         """Forget the state of a claimed stream."""
+        self.check_process()
         with contextlib.suppress(FileNotFoundError):
             self.file_of(name).unlink()
 
