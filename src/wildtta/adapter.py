@@ -9,6 +9,7 @@ import functools
 import threading
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +26,7 @@ from wildtta.network import Network
 from wildtta.network.inputs import Inputs, gathered
 from wildtta.network.norms import BatchStatistics
 from wildtta.network.output import without_graph
-from wildtta.step.callers import PerCaller, is_paused, pausing
+from wildtta.step.callers import Block, PerCaller, is_paused
 from wildtta.step.compiling import CompiledNetwork
 from wildtta.step.engine import Engine
 from wildtta.step.graphs import GraphRunner
@@ -394,14 +395,11 @@ class Adapter(nn.Module):
         self._check_in_use()
         return list(self._engine.learnables.names) if self._engine.learns else []
 
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[Adapter]:
+    def paused(self) -> AbstractContextManager[Adapter]:
         """Predict only, as long as the context lasts: for this caller, other threads and asyncio tasks go on learning."""
-        with pausing(self):
-            yield self
+        return Block(self, None, self)
 
-    @contextlib.contextmanager
-    def senders(self, ids: Sequence[Hashable] | Tensor | npt.NDArray[Any]) -> Iterator[Adapter]:
+    def senders(self, ids: Sequence[Hashable] | Tensor | npt.NDArray[Any]) -> AbstractContextManager[Adapter]:
         """Who sent each image of the calls within: no sender is learned from beyond its share of the latest 1,024 images.
 
         One number or text for each image, in a list, an array or a tensor. What is beyond it is answered and not learned
@@ -411,8 +409,7 @@ class Adapter(nn.Module):
             raise RuntimeError(
                 "senders are not counted over replicas (group=); count them before the batches are dealt out"
             )
-        with self._quotas.of(ids_of(ids)):
-            yield self
+        return Block(self._quotas, ids_of(ids), self)
 
     @property
     def replicas(self) -> list[int]:
@@ -428,15 +425,10 @@ class Adapter(nn.Module):
             raise RuntimeError("this adapter has no guard; make it with wildtta.adapt(model, guard=wildtta.Guard())")
         return self._watch
 
-    def labelled(self, images: Tensor, labels: Tensor) -> None:
+    def labelled(self, images: Tensor, labels: Sequence[int] | Tensor | npt.NDArray[Any]) -> None:
         """Tell the guard the labels of some images: both networks are scored on them, nothing is learned."""
         with self._alone() as engine, torch.inference_mode(False):
             self._validate(images)
-            if labels.shape != (len(images),) or labels.is_floating_point():
-                raise ValueError(
-                    f"expected one integer label for each of the {len(images)} images, got {labels.dtype} of shape "
-                    f"{tuple(labels.shape)}"
-                )
             self.guard.labelled(engine, images.detach(), labels)
 
     def reset(self) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -192,6 +195,46 @@ def test_any_number_of_interruptions_leaves_the_network_whole(method: str, optio
         assert flags(model) == flags_before
         assert not any(module._forward_pre_hooks or module._forward_hooks for module in model.modules())
     assert broken > 1
+
+
+def _broken_off(block: Callable[[], AbstractContextManager[Any]], steps: int) -> bool:
+    """Whether an exception arrives in ``with block():`` after so many of the interpreter's steps."""
+    left = steps
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal left
+        frame.f_trace_opcodes = True
+        left -= event == "opcode"
+        if left < 0:
+            sys.settrace(None)
+            raise Broken
+        return trace
+
+    def use() -> None:
+        with block():
+            pass
+
+    sys.settrace(trace)
+    try:
+        use()
+    except Broken:
+        return True
+    finally:
+        sys.settrace(None)
+    return False
+
+
+@pytest.mark.parametrize("block", ["paused", "senders"])
+def test_a_block_that_is_interrupted_anywhere_is_over(block: str) -> None:
+    adapter = wildtta.adapt(build("ln_mlp"), "tent", lr=0.02)
+    batch = images("ln_mlp", 4)
+    enter = adapter.paused if block == "paused" else functools.partial(adapter.senders, ["one"])
+    steps = 0
+    while _broken_off(enter, steps):
+        adapter(batch)  # would ask for 4 senders
+        assert bool(adapter.last.learned)
+        steps += 1
+    assert steps > 20
 
 
 @pytest.mark.usefixtures("raising")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextvars import ContextVar
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +12,7 @@ from torch import Tensor
 
 from wildtta.guard.scaling import scaled_step
 from wildtta.network.output import logits_of, with_logits
+from wildtta.step.callers import said_to
 from wildtta.step.engine import Engine
 from wildtta.step.report import Answer, Output
 
@@ -31,7 +30,6 @@ class Quotas:
 
     def __init__(self, most: float) -> None:
         self.most = most
-        self._present: ContextVar[Sequence[Hashable] | None] = ContextVar("senders", default=None)
         self._window: deque[Hashable] = deque()
         self._learned: Counter[Hashable] = Counter()
 
@@ -39,22 +37,14 @@ class Quotas:
         """A copied or pickled adapter starts with nothing learned from anybody."""
         return Quotas, (self.most,)
 
-    @contextlib.contextmanager
-    def of(self, senders: Sequence[Hashable]) -> Iterator[None]:
-        """Within, the calls of this thread or asyncio task are inputs of ``senders``, one for each image."""
-        before = self._present.set(list(senders))
-        try:
-            yield
-        finally:
-            self._present.reset(before)
-
     def answer(
         self, engine: Engine, images: Tensor, learn: Callable[[Tensor], Answer], predict: Callable[[Tensor], Answer]
     ) -> Answer:
-        """Learn from what the quotas admit, answer everything."""
-        senders = self._present.get()
-        if senders is None:
+        """Learn from what the quotas admit of the senders that the caller names, answer everything."""
+        told = said_to(self)
+        if told is None:
             return learn(images)
+        senders: Sequence[Hashable] = told.value
         if len(senders) != len(images):
             raise ValueError(f"expected one sender for each of the {len(images)} images, got {len(senders)}")
         admitted = self.admit(senders)

@@ -3,47 +3,59 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 import weakref
-from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+M = TypeVar("M")
 
 
-class _Pause:
-    """One ``with model.paused():``; ``of`` is the adapter, None once the block is left."""
+class Block(Generic[M]):
+    """``with Block(owner, value, shown) as shown:``: within, ``value`` is what this caller says to ``owner``.
 
-    __slots__ = ("of",)
+    The caller is a thread or task, with those that it starts with a copy of its context (asyncio copies it for tasks and
+    ``to_thread``). The block's end holds for all of them, also where it is left in another context than it was entered in,
+    as web frameworks do.
 
-    def __init__(self, of: object) -> None:
-        self.of: object | None = of
-
-
-_pauses: ContextVar[tuple[_Pause, ...]] = ContextVar("wildtta_pauses", default=())
-
-
-@contextlib.contextmanager
-def pausing(adapter: object) -> Iterator[None]:
-    """``adapter`` is paused for this caller: its thread or task, and those that it starts with a copy of its context.
-
-    (asyncio copies it for tasks and ``to_thread``.) The pause ends with the block for all of them, also where the block is
-    left in another context than it was entered in, as web frameworks do.
+    An exception of a signal handler can arrive just before a block begins or ends. So nothing counts before the last
+    instruction of entering, and a block whose end never ran is over when nobody holds its object any more.
     """
-    mine = _Pause(adapter)
-    _pauses.set((*_pauses.get(), mine))
-    try:
-        yield
-    finally:
-        mine.of = None
-        _pauses.set(tuple(pause for pause in _pauses.get() if pause.of is not None))
+
+    def __init__(self, owner: object, value: Any, shown: M) -> None:
+        self.owner, self.value = owner, value
+        self.active = False
+        self._shown = shown
+
+    def __enter__(self) -> M:
+        _blocks.set((*filter(_is_active, _blocks.get()), weakref.ref(self)))
+        self.active = True
+        return self._shown
+
+    def __exit__(self, *_: object) -> None:
+        self.active = False
+        _blocks.set(tuple(filter(_is_active, _blocks.get())))
+
+
+_blocks: ContextVar[tuple[weakref.ref[Block[Any]], ...]] = ContextVar("wildtta_blocks", default=())
+"""Those entered by this caller, the innermost last."""
+
+
+def _is_active(reference: weakref.ref[Block[Any]]) -> bool:
+    block = reference()
+    return block is not None and block.active
+
+
+def said_to(owner: object) -> Block[Any] | None:
+    """The innermost block in which this caller says something to ``owner``; None: it is in none."""
+    blocks = (reference() for reference in reversed(_blocks.get()))
+    return next((block for block in blocks if block is not None and block.active and block.owner is owner), None)
 
 
 def is_paused(adapter: object) -> bool:
     """Whether this caller paused ``adapter``."""
-    return any(pause.of is adapter for pause in _pauses.get())
+    return said_to(adapter) is not None
 
 
 class PerCaller(Generic[T]):
