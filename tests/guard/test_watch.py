@@ -8,6 +8,7 @@ import pickle
 import shutil
 import signal
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +245,43 @@ def test_labels_reach_the_judge() -> None:
     assert model.guard.decisions[0].because == "labels"
     with pytest.raises(ValueError, match="one integer label for each of the 64 images"):
         model.labelled(images, right[:3])
+
+
+@pytest.mark.parametrize("given", [Tensor.tolist, Tensor.numpy, Tensor.int, lambda right: right.numpy().astype("uint8")])
+def test_labels_may_be_given_in_any_whole_numbers(given: Callable[[Tensor], Any]) -> None:
+    """The source is right on all of them, a network with another sign is not: it must be seen."""
+    model = wildtta.adapt(build("gn_resnet"), "tent", guard=SMALL)
+    images = batches("gn_resnet", 1, 64)[0]
+    right = build("gn_resnet")(images).argmax(1)
+    with torch.no_grad():
+        model.engine.learnables.parameters[0].mul_(-3)
+    for _ in range(2):
+        model.labelled(images, given(right))
+    assert model.guard.decisions[0].because == "labels"
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        torch.arange(4) + CLASSES - 3,
+        torch.tensor([0, 1, 2, -1]),
+        torch.tensor([True, False, True, False]),
+        torch.zeros(4, dtype=torch.complex64),
+        torch.zeros(4, 1, dtype=torch.int64),
+        [0.0, 1.0, 2.0, 3.0],
+        ["0", "1", "2", "3"],
+        [[0], [1, 2], [3], [4]],
+        np.array([0, 1, 2, 2**63], dtype=np.uint64),
+        [0, 1, 2],
+        3,
+        None,
+    ],
+)
+def test_labels_that_are_no_classes_are_refused(labels: Any) -> None:
+    model = wildtta.adapt(build("gn_resnet"), "tent", guard=SMALL)
+    with pytest.raises(ValueError, match=f"one integer label for each of the 4 images, a class from 0 to {CLASSES - 1}, got"):
+        model.labelled(batches("gn_resnet", 1, 4)[0], labels)
+    assert model.guard.judge.evidence == 1
 
 
 def test_last_tells_share_inequity_distance_and_disagreement() -> None:

@@ -11,8 +11,10 @@ import math
 import random
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -238,12 +240,13 @@ class Watch:
         self._began = self._looked = 0
         self.judge = Judge(Ladder(self.guard.false_alarms), self._classes)
 
-    def labelled(self, engine: Engine, images: Tensor, labels: Tensor) -> None:
+    def labelled(self, engine: Engine, images: Tensor, labels: Sequence[int] | Tensor | npt.NDArray[Any]) -> None:
         """Images whose labels came in: both networks are scored on them, nothing is learned."""
+        right = _class_numbers(labels, len(images), self._classes)
         source = self._shadow.logits(engine, images).argmax(1)
         adapted = engine.method.predicted(engine, images).logits.argmax(1)
-        rows = torch.stack([source, adapted, labels.to(source.device)]).tolist()
-        decision = self.judge.see_labels(*rows, can_return=self._refuge() is not None)
+        answered, changed = torch.stack([source, adapted]).tolist()
+        decision = self.judge.see_labels(answered, changed, right, can_return=self._refuge() is not None)
         self._act(engine, decision)
 
     # -- a look ----------------------------------------------------------------------------------------------------------
@@ -354,3 +357,20 @@ def _answering(answer: Answer, logits: Tensor) -> Answer:
     output = answer.output.answering(logits.to(answer.output.logits.dtype))
     answer.report.entropies = output.entropies
     return Answer(output, answer.report)
+
+
+def _class_numbers(labels: Any, images: int, classes: int) -> list[int]:
+    """One label for each image, of a list, an array or a tensor."""
+    try:
+        found = np.asarray(labels.tolist() if isinstance(labels, Tensor) else labels)
+    except ValueError:  # rows of different lengths
+        found = np.asarray(None)
+    whole = found.shape == (images,) and found.dtype.kind in "iu"
+    if not whole or found.min() < 0 or found.max() >= classes:
+        got = f"{found.min()} to {found.max()}" if whole else f"{found.dtype} of shape {found.shape}"
+        raise ValueError(
+            f"expected one integer label for each of the {images} images, a class from 0 to {classes - 1}, got {got}; leave "
+            "images without a label out"
+        )
+    numbers: list[int] = found.tolist()
+    return numbers
