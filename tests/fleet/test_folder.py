@@ -49,12 +49,14 @@ def test_a_new_fleet_goes_on_from_the_folder(tmp_path):
     for step in range(3):
         feed(first, range(3), step)
     first["s1"].pause()
+    first.save()
+    feed(first, range(3), 3)
     expected = first["s0"].online_state()
     first.close()
     second = fleet_of(tmp_path)
     assert second.streams == ["s0", "s1", "s2"]
     assert second["s1"].paused
-    assert second["s0"].calls == 3
+    assert second["s0"].calls == second["s1"].calls == 4
     found = second["s0"].online_state()
     for name, value in expected.items():
         assert torch.allclose(value.double(), found[name].double(), atol=1e-9, equal_nan=True), name
@@ -84,6 +86,16 @@ def test_any_name_is_a_file_in_the_folder(name, tmp_path):
     assert folder.file_of(name).resolve().parent.parent == tmp_path.resolve()
     assert folder.names() == [name]
     assert folder.read(name)[1]["stream"] == name
+    folder.close()
+
+
+def test_what_is_no_state_is_no_stream(tmp_path):
+    folder = StateFolder(tmp_path)
+    folder.claim("n" * 300)
+    folder.write("n" * 300, {"weights": torch.zeros(2)}, _FACTS, 0)
+    (tmp_path / "zz").mkdir()
+    (tmp_path / "zz" / "a~b.stream").write_bytes(b"something else")
+    assert folder.names() == ["n" * 300]
     folder.close()
 
 

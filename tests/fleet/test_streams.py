@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+import shutil
 import threading
+import warnings
 
 import pytest
 import torch
 
 import wildtta
 from fleet_streams import pool, trained
+from wildtta.guard.audit import read_audit
 from wildtta.guard.ladder import Rung
 
 
@@ -97,14 +100,21 @@ def test_answers_come_before_learning_and_learning_may_be_left_out():
     assert fleet["a"].calls == 3
 
 
-def test_wrong_calls_say_what_was_expected():
+def test_wrong_calls_say_what_was_expected(tmp_path):
     fleet = fleet_of(active=2)
     with pytest.raises(ValueError, match="one stream name for each of the 3 images, got 2"):
         fleet(images(0, 3), ["a", "b"])
     with pytest.raises(ValueError, match="3 streams, and the fleet keeps 2"):
         fleet(images(0, 3), ["a", "b", "c"])
-    with pytest.raises(TypeError, match="must be a text"):
-        fleet(images(0, 1), [""])
+    for odd in ("", 5, None, "\ud800"):
+        with pytest.raises(TypeError, match="must be a text"):
+            fleet(images(0, 1), [odd])
+        with pytest.raises(TypeError, match="must be a text"):
+            fleet[odd]
+        assert odd not in fleet
+    with pytest.raises(TypeError, match=r"expected a list .* got the text 'ab'"):
+        fleet(images(0, 2), "ab")
+    assert fleet.streams == []
     with pytest.raises(ValueError, match="active must be a number of streams"):
         fleet_of(active=0)
     with pytest.raises(RuntimeError, match="no folder"):
@@ -113,6 +123,12 @@ def test_wrong_calls_say_what_was_expected():
     with pytest.raises(TypeError, match="guard must be a wildtta"):
         wildtta.Fleet(network, guard=True)
     wildtta.adapt(network).unload()  # it was not left held
+    (tmp_path / "file").touch()
+    for option in ({"folder": tmp_path / "file"}, {"guard": wildtta.Guard(audit=tmp_path / "file")}):
+        with pytest.raises(OSError, match="file"):
+            wildtta.Fleet(network, **option)
+        assert all(parameter.requires_grad for parameter in network.parameters())
+        wildtta.adapt(network).unload()
     with pytest.raises(RuntimeError, match="no guard"):
         fleet["a"].rollback()
 
@@ -187,3 +203,27 @@ def test_the_source_answers_for_a_stream_whose_guard_went_back_to_it():
         bare = source(batch)
     assert torch.allclose(answers[:4], bare[:4], atol=1e-4)
     assert not torch.allclose(answers[4:], bare[4:], atol=1e-2)
+
+
+def test_audits_of_streams_whose_names_begin_alike_are_apart(tmp_path):
+    """A letter of Japanese takes nine signs in a file's name: long names come soon."""
+    fleet = fleet_of("tent", guard=wildtta.Guard(sample=8, memory=8, audit=tmp_path))
+    places = ["東京都千代田区丸の内一丁目東京駅前交差点カメラ1", "東京都千代田区丸の内一丁目東京駅前交差点カメラ2"]
+    fleet(images(0, 2), places)
+    starts = [read_audit(path)[0] for path in tmp_path.iterdir()]
+    assert sorted(start["guard"]["name"] for start in starts) == places
+
+
+def test_a_stream_without_a_place_for_its_audit_is_answered(tmp_path):
+    fleet = fleet_of("tent", guard=wildtta.Guard(audit=tmp_path / "audit"))
+    fleet(images(0, 2), ["old"] * 2)
+    shutil.rmtree(tmp_path / "audit")
+    (tmp_path / "audit").touch()
+    with pytest.warns(UserWarning, match="'new' goes on without its audit"):
+        answers = fleet(images(0, 4), ["old", "old", "new", "new"])
+    assert answers.isfinite().all()
+    assert fleet["new"].guard is not None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fleet(images(0, 4), ["old", "old", "new", "new"])
+    assert fleet["new"].calls == 2

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import os
 import threading
-import urllib.parse
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +22,7 @@ from wildtta.fleet.places import Places
 from wildtta.fleet.recorded import RecordedSteps
 from wildtta.fleet.records import Record
 from wildtta.fleet.report import report_of
+from wildtta.fleet.state_folder import file_name
 from wildtta.fleet.step import Finished, MixedStep, Seen, slot_of
 from wildtta.fleet.stream import Stream
 from wildtta.fleet.suitable import refuse_unsuitable
@@ -115,23 +117,25 @@ class Fleet:
         )
         try:
             self.method = refuse_unsuitable(self._adapter.engine)
-        except Exception:
+            engine = self._engine = self._adapter.engine
+            engine.source_norm  # noqa: B018 - computed once, not in every stream's view
+            if guard is not None and guard.audit is not None:
+                _make_folder(guard.audit)
+            self._shadow = None if guard is None else Shadow(engine.network, engine.learnables.names)
+            self._places = Places(
+                engine,
+                active=active,
+                resident=resident,
+                folder=folder,
+                batch_size=batch_size,
+                fingerprint=self._adapter._source_fingerprint,
+                new_watch=functools.partial(_watch_of, guard=guard, engine=engine, shadow=self._shadow),
+            )
+        except BaseException:
             self._adapter.unload()
             raise
-        engine = self._engine = self._adapter.engine
-        engine.source_norm  # noqa: B018 - computed once, not in every stream's view
         self.batch_size = batch_size
         self._precision_open = precision == "auto"
-        self._shadow = None if guard is None else Shadow(engine.network, engine.learnables.names)
-        self._places = Places(
-            engine,
-            active=active,
-            resident=resident,
-            folder=folder,
-            batch_size=batch_size,
-            fingerprint=self._adapter._source_fingerprint,
-            new_watch=functools.partial(_watch_of, guard=guard, engine=engine, shadow=self._shadow),
-        )
         self._step = MixedStep(self.method, engine, self._places.slots)
         self._recorded = RecordedSteps(self._step)
         self.cuda_graphs = True
@@ -159,6 +163,11 @@ class Fleet:
         A turn that is left without ``turn.learn()`` has been answered and not learned from.
         """
         with self._alone(), torch.inference_mode(False), torch.enable_grad():
+            if isinstance(streams, str):
+                raise TypeError(
+                    f"expected a list with one stream name for each image, got the text {streams!r}; for images of one "
+                    f"stream give [{streams!r}] * len(images)"
+                )
             names = list(streams)
             self._validate(images, names)
             images = images.detach().clone() if images.is_inference() else images.detach()
@@ -210,11 +219,11 @@ class Fleet:
         every = self.method.upkeep_every
         for place, record in enumerate(seen.records):
             record.calls += 1
+            record.changed = True  # the count is stored too, of a stream that only answers as well
             record.latest = finished, place
             if scales[place]:
                 record.batch_size = record.batch_size or seen.grouping.sizes[place]
                 record.host_steps += 1
-                record.changed = True
                 if every and record.host_steps % every == 0:  # building its engine costs more than asking
                     upkeep(self.method, self._places.engine_of(record))
         finished.compared = self._step.compare(seen, [place for place, scale in enumerate(scales) if scale])
@@ -299,9 +308,8 @@ class Fleet:
         self._adapter._validate(images)
         if len(names) != len(images):
             raise ValueError(f"expected one stream name for each of the {len(images)} images, got {len(names)}")
-        odd = next((name for name in names if not isinstance(name, str) or not name), None)
-        if odd is not None:
-            raise TypeError(f"a stream's name must be a text with at least one letter, got {odd!r}")
+        for name in names:
+            _check_name(name)
         different = len(set(names))
         if different > self._places.slots.most:
             raise ValueError(
@@ -331,13 +339,14 @@ class Fleet:
         return self._places.names()
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and self._places.knows(name)
+        return isinstance(name, str) and _is_encodable(name) and self._places.knows(name)
 
     def __len__(self) -> int:
         return len(self.streams)
 
     def __getitem__(self, name: str) -> Stream:
         """A handle on the stream ``name``, which is made if it is new."""
+        _check_name(name)
         with self._alone():
             self._places.activate([name])
         return Stream(self, name)
@@ -435,12 +444,40 @@ class Fleet:
         )
 
 
+def _check_name(name: object) -> None:
+    """An error where a stream cannot be called so: its name goes into files."""
+    if not isinstance(name, str) or not name or not _is_encodable(name):
+        raise TypeError(f"a stream's name must be a text in Unicode with at least one letter, got {name!r}")
+
+
+def _is_encodable(name: str) -> bool:
+    """Not so for half of a surrogate pair."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _make_folder(audit: str | os.PathLike[str]) -> None:
+    try:
+        Path(audit).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(
+            f"audit={str(audit)!r} cannot be a folder ({error}); in a fleet it holds one file for each stream"
+        ) from error
+
+
 def _watch_of(name: str, *, guard: Guard | None, engine: Engine, shadow: Shadow | None) -> Watch | None:
     """The guard of one stream: they share the shadow, and each has an audit file of its own."""
     if guard is None:
         return None
-    audit = guard.audit
-    if audit is not None:
-        audit = Path(audit) / f"{urllib.parse.quote(name, safe='')[:150]}.jsonl"
+    audit = None if guard.audit is None else Path(guard.audit) / f"{file_name(name)}.jsonl"
     own = dataclasses.replace(guard, name=name, audit=audit)
-    return Watch(own, engine.network, engine.learnables.names, shadow=shadow)
+    learning = engine.learnables.names
+    try:
+        return Watch(own, engine.network, learning, shadow=shadow)
+    except OSError as error:
+        # Nobody is left without an answer for want of a diary.
+        warnings.warn(f"the guard of the stream {name!r} goes on without its audit: {error}", stacklevel=2)
+        return Watch(dataclasses.replace(own, audit=None), engine.network, learning, shadow=shadow)

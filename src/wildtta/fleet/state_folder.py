@@ -25,6 +25,16 @@ _SUFFIX = ".stream"
 _LONGEST_NAME = 150
 
 
+def file_name(stream: str) -> str:
+    """The name of a file about ``stream``, without suffix, whatever letters are in the stream's name and however many."""
+    quoted = urllib.parse.quote(stream, safe="").replace("~", "%7E").replace(".", "%2E")
+    return quoted if len(quoted) <= _LONGEST_NAME else f"{quoted[:100]}~{_digest(stream)[:32]}"
+
+
+def _digest(stream: str) -> str:
+    return hashlib.sha256(stream.encode()).hexdigest()
+
+
 class StateFolder:
     """States in ``path``, which may be shared by several processes."""
 
@@ -38,19 +48,17 @@ class StateFolder:
 
     def file_of(self, name: str) -> Path:
         """Where the state of stream ``name`` is, whatever letters are in its name."""
-        quoted = urllib.parse.quote(name, safe="").replace("~", "%7E").replace(".", "%2E")
-        digest = hashlib.sha256(name.encode()).hexdigest()
-        if len(quoted) > _LONGEST_NAME:
-            quoted = f"{quoted[:100]}~{digest[:32]}"
         # 256 subfolders: writing a file looks for what a killed process left beside it, which a full folder makes slow.
-        return self.path / digest[:2] / f"{quoted}{_SUFFIX}"
+        return self.path / _digest(name)[:2] / f"{file_name(name)}{_SUFFIX}"
 
     def names(self) -> list[str]:
         """Streams with a state here; those whose name was too long for a file tell it in the file."""
         found = []
         for entry in self.path.glob(f"*/*{_SUFFIX}"):
             quoted = entry.name.removesuffix(_SUFFIX)
-            found.append(read_facts(entry)["stream"] if "~" in quoted else urllib.parse.unquote(quoted))
+            name = _facts_in(entry).get("stream") if "~" in quoted else urllib.parse.unquote(quoted)
+            if isinstance(name, str):  # else it is no state
+                found.append(name)
         return sorted(found)
 
     @property
