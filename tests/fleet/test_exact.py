@@ -9,6 +9,7 @@ import torch
 
 import wildtta
 from fleet_streams import METHODS, Beside, mixed_batches, noisy_beside_clean, pool, trained
+from wildtta.guard.ladder import Rung
 from wildtta.methods.steady.evidence import noise_entropy
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -73,3 +74,39 @@ def test_a_streams_answers_are_the_same_whatever_the_others_send():
         assert (beside[order.argsort()[:4]] - alone).abs().max() < 1e-9
     states = calm["mine"].online_state(), mad["mine"].online_state()
     assert all((states[0][key].double() - states[1][key].double()).abs().nan_to_num().max() < 1e-9 for key in states[0])
+
+
+@pytest.mark.parametrize("method", ["sar", "sar2-efficient"])
+def test_a_stream_with_an_image_that_overflows_learns_whatever_the_others_send(method):
+    """Whether the first pass keeps its graph hangs on all streams: certain ones beside it, or unsure ones."""
+    found = []
+    for others in (pool(1)[:24], 3 * torch.randn(24, 3, 32, 32, generator=torch.Generator().manual_seed(0)).double()):
+        fleet = wildtta.Fleet(copy.deepcopy(trained("vit")), method, **({} if method == "sar" else {"warmup": 2}))
+        for step in range(4):
+            mine = pool(0)[step * 4 : step * 4 + 4].clone()
+            mine[0] *= 1e200
+            answers = fleet(torch.cat((mine, others)), ["mine"] * 4 + ["other"] * 24)
+            assert answers[:4].isnan().all(1).tolist() == [True, False, False, False]
+        found.append(fleet["mine"].online_state())
+    assert int(found[0]["memory/learned"]) == int(found[1]["memory/learned"]) > 0
+    assert all((found[0][key].double() - found[1][key].double()).abs().nan_to_num().max() < 1e-9 for key in found[0])
+
+
+def test_a_guarded_stream_equals_its_own_guarded_adapter():
+    """Up to the batch that raises the alarm: the source answers it already. One stream learns far too fast, one sleeps."""
+    guard = wildtta.Guard(sample=8, memory=32)
+    options = {"guard": guard, "lr": 0.1, "batch_size": 8}
+    fleet = wildtta.Fleet(copy.deepcopy(trained("resnet_gn")), "tent", **options)
+    adapters = {name: wildtta.adapt(copy.deepcopy(trained("resnet_gn")), "tent", **options) for name in "ab"}
+    fleet["b"].pause()
+    for step in range(25):
+        batch = torch.cat((pool(0)[8 * step : 8 * step + 8], pool(1)[8 * step : 8 * step + 8]))
+        answers = fleet(batch, ["a"] * 8 + ["b"] * 8)
+        with adapters["b"].paused():
+            expected = torch.cat((adapters["a"](batch[:8]), adapters["b"](batch[8:])))
+        assert (answers - expected).abs().max() < 1e-9
+    decisions = fleet["a"].guard.decisions
+    print(decisions)
+    assert decisions == adapters["a"].guard.decisions
+    assert Rung.SOURCE in {decision.action for decision in decisions}
+    assert not fleet["b"].guard.decisions

@@ -42,7 +42,7 @@ def _learned(adapter: wildtta.Adapter) -> dict[str, Tensor]:
 LEARNING = sorted(set(wildtta.methods()) - {"none", "lame", "dda", "bn-adapt"})
 
 
-@pytest.mark.parametrize("bad", [math.nan, -math.inf])
+@pytest.mark.parametrize("bad", [math.nan, -math.inf, 1e200])
 @pytest.mark.parametrize(
     ("method", "kind"),
     [(method, {"ttt": "gn_resnet", "spa": "gn_resnet", "foa": "ln_vit"}.get(method, "ln_mlp")) for method in LEARNING]
@@ -74,6 +74,28 @@ def test_the_rest_of_the_batch_is_learned_from_as_if_it_had_come_alone(method: s
         torch.testing.assert_close(state[name], value, rtol=1e-7, atol=1e-9, equal_nan=True, msg=name)
     next_batch = images(kind, 16, seed=91, dtype=WIDE)
     torch.testing.assert_close(ours(next_batch), theirs(next_batch), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("method", ["tent", "sar2", "t3a", "neo", "lame"])
+@pytest.mark.parametrize(("kind", "size"), [("ln_mlp", 1e20), ("gn_resnet", 1e30)])
+def test_an_image_that_overflows_silences_no_other(method: str, kind: str, size: float) -> None:
+    options = {"warmup": 2} if method == "sar2" else {}
+    ours, theirs = (wildtta.adapt(build(kind), method, batch_size=16, **options) for _ in range(2))
+    for seed in range(4):
+        x = images(kind, 16, seed=seed)
+        x[0] *= size
+        logits, expected = ours(x), theirs(x[1:])
+        assert torch.isnan(logits[0]).all()
+        torch.testing.assert_close(logits[1:], expected, rtol=1e-4, atol=1e-5)
+    assert (ours.cost.learned, ours.cost.skipped) == (theirs.cost.learned, theirs.cost.skipped)
+    assert ours.cost.left_out == 4
+
+
+@pytest.mark.parametrize("scale", [255.0, 1e9])
+def test_raw_counts_of_a_sensor_are_learned_from(scale: float) -> None:
+    adapter = wildtta.adapt(build("gn_resnet"), "tent")
+    assert torch.isfinite(adapter(scale * images("gn_resnet", 8))).all()
+    assert adapter.cost.left_out == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
