@@ -232,6 +232,17 @@ def test_severity_batch_size_and_seed_may_be_fields_and_the_lists_win(grid: str,
         ("", "severities = [-1]", "severity must be a whole number"),
         ("regularise = -1", "", "regularise must be a whole number"),
         ("options = { strength = 1 }", "", "none has no option 'strength'"),
+        ("options = 5", "", r"options of \[defaults\] must be a table, such as .*, got 5"),
+        ("", 'options = "nonsense"', r"options of \[\[grid\]\] 1 must be a table, such as .*, got 'nonsense'"),
+        ("", "scenario_options = [1]", r"scenario_options of \[\[grid\]\] 1 must be a table, such as .*, got \[1\]"),
+        ("data_options = { split = 'all' }", "data_options = 'all'", "data_options of .* must be a table"),
+        ("", "measure = 5", "measure must be a list of names, got 5"),
+        ("measure = { health = 1 }", "", "measure must be a list of names"),
+        ("", "override = 5", r"overrides of .* \[\[grid.override\]\] after it; got override = 5"),
+        ("", "[grid.override]\nskip = true", r"overrides of .* \[\[grid.override\]\] after it"),
+        ("", "[[grid.override]]\nskip = 'no'", "skip in an override of .* must be true or false, without quotes, got 'no'"),
+        ("", "[[grid.override]]\nset = { options = 5 }", r"options of set in \[\[grid\]\] 1 must be a table"),
+        ("", "seed = 100000000000000000000000", r"seed must be below 2\^63, got 100000000000000000000000"),
     ],
 )
 def test_nonsense_in_a_grid_is_refused(defaults: str, grid: str, message: str) -> None:
@@ -285,6 +296,7 @@ def test_limit_counts_the_images_of_the_whole_stream() -> None:
 @pytest.mark.parametrize(
     ("method", "line", "message"),
     [
+        ("options = 5", "", "options of the method 'sar2' of .* must be a table"),
         ('lr = "fast"', "", "lr must be float or None"),
         ("warmup = -3", "", "warmup must be a number at least 0"),
         ("lr = inf", "", "lr must be a number above 0"),
@@ -297,6 +309,11 @@ def test_limit_counts_the_images_of_the_whole_stream() -> None:
         ("lr = 1e-3", "limit = inf", "limit must be a number of images"),
         ("lr = 1e-3", "limit = true", "limit must be a number of images"),
         ("lr = 1e-3", 'measure = ["health"]\nmeasure_options = { health = { images = inf } }', "finite number above 0"),
+        ("lr = 1e-3", 'measure = ["health"]\nmeasure_options = { health = 5 }', "measure_options.health must be a table"),
+        ("lr = 1e-3", 'protocol = "x"', "unknown preprocessing protocol 'x'; known: paper"),
+        ("lr = 1e-3", 'protocol = "custom:size=-5"', "size must be a number of pixels, at least 1, got -5"),
+        ("lr = 1e-3", 'data_options = { count = "x" }', "count in data_options must be a whole number"),
+        ("lr = 1e-3", "data_options = { split = 5 }", "unknown split 5"),
     ],
 )
 def test_nonsense_in_a_grid_is_refused_before_anything_runs(method: str, line: str, message: str) -> None:

@@ -110,6 +110,8 @@ class Cell:
             value = getattr(self, number)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise BenchError(f"{number} must be a whole number of at least {least}, got {value!r}")
+            if value >= 2**63:
+                raise BenchError(f"{number} must be below 2^63, got {value!r}; generators take no larger numbers")
         pace = self.pace
         if not isinstance(pace, int | float) or isinstance(pace, bool) or not 0 <= pace < math.inf:
             raise BenchError(f"pace must be a number of at least 0, got {pace!r}")
@@ -118,7 +120,8 @@ class Cell:
         refuse_unknown([self.scenario], SCENARIOS, "unknown scenario {}")
         for names in ("corruptions", "measure"):
             value = getattr(self, names)
-            if isinstance(value, str) or not all(isinstance(name, str) for name in value):
+            listed = isinstance(value, Sequence) and not isinstance(value, str)
+            if not listed or not all(isinstance(name, str) for name in value):
                 raise BenchError(f"{names} must be a list of names, got {value!r}")
             object.__setattr__(self, names, tuple(value))
         refuse_unknown(self.measure, MEASURES, "unknown measure {}")

@@ -55,6 +55,11 @@ _OWN_PROTOCOL = {"glyphs": "glyphs", "folder": "native", "shards": "native", **d
 def check_data(cell: Cell, root: str | None) -> None:
     """Raise :class:`BenchError` for what is wrong without opening anything large."""
     refuse_unknown([cell.data], (*DATA_NAMES, *SEGMENTATION_DATA), "unknown data {}")
+    if cell.protocol not in ("auto", "timm"):  # these need the network
+        try:
+            input_protocol(cell.protocol)
+        except DataError as error:
+            raise BenchError(str(error)) from error
     if cell.data in SEGMENTATION_DATA:
         check_segmentation(cell, root)
         return
@@ -69,6 +74,10 @@ def check_data(cell: Cell, root: str | None) -> None:
     if place is not None and cell.data != "glyphs" and not Path(place).exists():
         raise BenchError(f"no data at {place}")
     refuse_unknown(cell.data_options, ("folder", "split", *_NUMBERS, "source_images"), "data_options has no {}")
+    for name in (*_NUMBERS, "source_images"):
+        number = cell.data_options.get(name, 1)
+        if type(number) is not int or not 0 <= number < 2**63:
+            raise BenchError(f"{name} in data_options must be a whole number of at least 0, and below 2^63, got {number!r}")
     refuse_unknown(cell.corruptions, CORRUPTIONS + EXTRA_CORRUPTIONS, "unknown corruption {}")
     if cell.corruptions and not 1 <= cell.severity <= 5:
         raise BenchError(f"severity must be 1 to 5, got {cell.severity}")

@@ -18,7 +18,7 @@ Options (``measure_options = { surface = { steps = 21 } }``): ``images`` for all
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -47,6 +47,8 @@ def diagnostic_options(cell: Cell) -> dict[str, dict[str, Any]]:
     """Per measure that the cell asks for its options with defaults filled in; unknown ones are an error."""
     refuse_unknown(cell.measure_options, cell.measure, "measure_options has {}, which is not in measure")
     for name, given in cell.measure_options.items():
+        if not isinstance(given, Mapping):
+            raise BenchError(f"measure_options.{name} must be a table of its options, got {given!r}")
         refuse_unknown(given, MEASURES[name], f"the measure {name!r} has no option {{}}")
         for option, value in given.items():
             if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:

@@ -14,12 +14,12 @@ class JournalError(BenchError):
     """A journal that cannot be read, locked or written."""
 
 
-def refuse_unknown(names: Iterable[str], known: Iterable[str], saying: str) -> None:
+def refuse_unknown(names: Iterable[object], known: Iterable[str], saying: str) -> None:
     """Raise an error for the first name that is not known: ``saying`` with that name, and what there is."""
     choices = list(known)
     for name in names:
         if name not in choices:
-            near = difflib.get_close_matches(name.lower(), choices, n=1)
+            near = difflib.get_close_matches(str(name).lower(), choices, n=1)
             hint = f". Did you mean {near[0]!r}?" if near else ";"
             there = f"{'There' if near else 'there'} are {', '.join(choices) or 'none'}"
             raise BenchError(f"{saying.format(repr(name))}{hint} {there}")

@@ -45,7 +45,7 @@ import itertools
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,7 @@ from wildtta.bench.errors import BenchError, refuse_unknown
 from wildtta.bench.plain import each_value
 
 _FIELDS = frozenset(entry.name for entry in fields(Cell))
+_TABLES = frozenset(entry.name for entry in fields(Cell) if entry.default_factory is not MISSING)
 _NUMBERS = {"severities": ("severity", 5), "batch_sizes": ("batch_size", 64), "seeds": ("seed", 0)}
 """Axes of whole numbers: the field that each fills, and its value where neither of the two is given."""
 _AXES = frozenset({"models", "methods", "scenarios", "corruptions", "override", *_NUMBERS})
@@ -98,20 +99,16 @@ def parse_toml(text: str) -> Table:
 
 def _cells(content: Table, folder: Path) -> Iterator[Cell]:
     _only(content, {"defaults", "models", "methods", "grid"}, "the file")
-    defaults = _only(content.get("defaults", {}), _SETTABLE, "[defaults]")
+    defaults = _settings(content.get("defaults", {}), _SETTABLE, "[defaults]")
     named = {kind: _table(content.get(kind, {}), f"[{kind}]") for kind in ("models", "methods")}
     grids = content.get("grid")
     if not isinstance(grids, list) or not grids:
         raise BenchError("no [[grid]] in the file; see `wildtta bench --help` for the format")
     for number, grid in enumerate(grids, start=1):
         where = f"[[grid]] {number}"
-        _only(grid, _AXES | _SETTABLE, where)
+        _settings(grid, _AXES | _SETTABLE, where)
         common = _merged(defaults, {name: value for name, value in grid.items() if name in _SETTABLE})
-        overrides = grid.get("override", [])
-        for entry in overrides:
-            _only(entry, {"match", "set", "skip"}, f"an override of {where}")
-            for part in ("match", "set"):
-                _only(entry.get(part, {}), _FIELDS, f"{part} in {where}")
+        overrides = _overrides(grid.get("override", []), where)
         for combination in _combinations(grid, common, named, folder, where):
             cell = _merged(common, combination)
             for override in overrides:
@@ -121,6 +118,18 @@ def _cells(content: Table, folder: Path) -> Iterator[Cell]:
                     cell = _merged(cell, override.get("set", {}))
             else:
                 yield Cell.from_json(cell)
+
+
+def _overrides(value: Any, where: str) -> list[Table]:
+    if not isinstance(value, list):
+        raise BenchError(f"overrides of {where} are tables of their own, [[grid.override]] after it; got override = {value!r}")
+    for entry in value:
+        _only(entry, {"match", "set", "skip"}, f"an override of {where}")
+        _only(entry.get("match", {}), _FIELDS, f"match in {where}")
+        _settings(entry.get("set", {}), _FIELDS, f"set in {where}")
+        if not isinstance(entry.get("skip", False), bool):
+            raise BenchError(f"skip in an override of {where} must be true or false, without quotes, got {entry['skip']!r}")
+    return value
 
 
 def _combinations(
@@ -171,8 +180,9 @@ def _beside(folder: Path, relative: str) -> str:
 def _method(entry: Any, named: Table, folder: Path, where: str) -> Table:
     values = _entry("method", entry, named, where)
     title, method = values.pop("title"), _own_code_beside(folder, values.pop("method"))
+    options = _table(values.pop("options", {}), f"options of the method {method!r} of {where}")
     # Options may stand beside the method's name: { method = "sar", lr = 1e-3 }.
-    return {"method": method, "options": {**values.pop("options", {}), **values}, "name": title}
+    return {"method": method, "options": {**options, **values}, "name": title}
 
 
 def _entry(kind: str, entry: Any, named: Table, where: str) -> dict[str, Any]:
@@ -227,8 +237,16 @@ def _merged(base: Table, changes: Table) -> dict[str, Any]:
 
 def _table(value: Any, where: str) -> Table:
     if not isinstance(value, Mapping):
-        raise BenchError(f"{where} must be a table, got {value!r}")
+        raise BenchError(f"{where} must be a table, such as {{ name = value }}, got {value!r}")
     return value
+
+
+def _settings(values: Any, known: frozenset[str], where: str) -> Table:
+    """Fields of a cell: tables are merged with others, so that what is no table would be lost."""
+    found = _only(values, known, where)
+    for name in _TABLES & found.keys():
+        _table(found[name], f"{name} of {where}")
+    return found
 
 
 def _only(values: Any, known: frozenset[str] | set[str], where: str) -> Table:

@@ -45,6 +45,8 @@ class InputProtocol:
             raise DataError(f"interpolation must be one of bilinear, bicubic, got {self.interpolation!r}")
         if min(self.std) <= 0:
             raise DataError(f"std must be positive, got {self.std}")
+        if self.size is not None and self.size < 1:
+            raise DataError(f"size must be a number of pixels, at least 1, got {self.size}")
         if self.resize is not None and (self.size is None or self.resize < self.size):
             raise DataError(f"resize ({self.resize}) must be at least size ({self.size}), from which the crop is taken")
 
