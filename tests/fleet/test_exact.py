@@ -95,18 +95,17 @@ def test_a_stream_with_an_image_that_overflows_learns_whatever_the_others_send(m
 def test_a_guarded_stream_equals_its_own_guarded_adapter():
     """Up to the batch that raises the alarm: the source answers it already. One stream learns far too fast, one sleeps."""
     guard = wildtta.Guard(sample=8, memory=32)
-    options = {"guard": guard, "lr": 0.1, "batch_size": 8}
+    options = {"guard": guard, "lr": 0.5, "batch_size": 8}
     fleet = wildtta.Fleet(copy.deepcopy(trained("resnet_gn")), "tent", **options)
     adapters = {name: wildtta.adapt(copy.deepcopy(trained("resnet_gn")), "tent", **options) for name in "ab"}
     fleet["b"].pause()
-    for step in range(25):
+    for step in range(12):
         batch = torch.cat((pool(0)[8 * step : 8 * step + 8], pool(1)[8 * step : 8 * step + 8]))
         answers = fleet(batch, ["a"] * 8 + ["b"] * 8)
         with adapters["b"].paused():
             expected = torch.cat((adapters["a"](batch[:8]), adapters["b"](batch[8:])))
         assert (answers - expected).abs().max() < 1e-9
     decisions = fleet["a"].guard.decisions
-    print(decisions)
     assert decisions == adapters["a"].guard.decisions
     assert Rung.SOURCE in {decision.action for decision in decisions}
     assert not fleet["b"].guard.decisions

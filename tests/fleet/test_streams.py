@@ -14,6 +14,7 @@ import wildtta
 from fleet_streams import pool, trained
 from wildtta.guard.audit import read_audit
 from wildtta.guard.ladder import Rung
+from wildtta.guard.shadow import Shadow
 
 
 def fleet_of(method: str = "tent", **options) -> wildtta.Fleet:
@@ -227,3 +228,16 @@ def test_a_stream_without_a_place_for_its_audit_is_answered(tmp_path):
         warnings.simplefilter("error")
         fleet(images(0, 4), ["old", "old", "new", "new"])
     assert fleet["new"].calls == 2
+
+
+def test_a_guard_that_cannot_look_costs_no_stream_its_answer(monkeypatch):
+    guarded, plain = fleet_of("tent", guard=wildtta.Guard(sample=8, memory=8)), fleet_of("tent")
+
+    def short_of_memory(*_):
+        raise torch.OutOfMemoryError("no memory for a look")
+
+    monkeypatch.setattr(Shadow, "logits", short_of_memory)
+    batch, names = images(0, 8), ["a"] * 4 + ["b"] * 4
+    with pytest.warns(UserWarning, match="could not look at a batch"):
+        answers = [guarded(batch, names) for _ in range(3)]
+    assert all(torch.equal(answer, plain(batch, names)) for answer in answers)

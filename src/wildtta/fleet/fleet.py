@@ -43,7 +43,8 @@ class Turn:
 
     def __init__(self, fleet: Fleet, seen: Seen, logits: Tensor, awake: list[bool], scales: list[float]) -> None:
         self.logits = logits.detach()
-        """The answers, [B, C], from before the update."""
+        """The answers, [B, C], from before the update. After :meth:`learn` they are the source network's for a stream whose
+        guard raised the alarm at this very batch."""
         self.learners = frozenset(record.name for record, scale in zip(seen.records, scales, strict=True) if scale)
         """Streams that :meth:`learn` will change: not those that are paused, or held by their guards."""
         self._fleet = fleet
@@ -57,7 +58,7 @@ class Turn:
             raise RuntimeError("this turn is over: a batch is learned from once, within its with block")
         self._open = False
         self._fleet._learn(self._seen, self._scales)
-        self._fleet._observe(self._seen, self.logits, self._awake, self._scales)
+        self.logits = self._fleet._observe(self._seen, self.logits, self._awake, self._scales)
 
     def _end(self) -> None:
         """What is left without learning counts as answered."""
@@ -240,27 +241,37 @@ class Fleet:
 
     def _answers(self, seen: Seen) -> Tensor:
         """The streams' own answers, or the source network's where a guard says so."""
-        by_source = [record.watch is not None and record.watch.source_answers for record in seen.records]
-        rows = [row for row, stream in enumerate(seen.owner) if by_source[stream]]
-        if not rows or self._shadow is None:
-            return seen.logits
-        places = torch.tensor(rows, device=seen.images.device)
-        answers = seen.logits.clone()
-        answers[places] = self._shadow.logits(self._engine, seen.images[places]).to(answers.dtype)
+        places = [place for place, record in enumerate(seen.records) if record.watch and record.watch.source_answers]
+        return self._by_source(seen, seen.logits, places) if places else seen.logits
+
+    def _by_source(self, seen: Seen, answers: Tensor, places: Sequence[int]) -> Tensor:
+        """The same answers, with the source network's for the streams at ``places``."""
+        assert self._shadow is not None
+        rows = torch.tensor([row for place in places for row in seen.grouping.rows[place]], device=seen.images.device)
+        answers = answers.clone()
+        answers[rows] = self._shadow.logits(self._engine, seen.images[rows]).to(answers.dtype)
         return answers
 
-    def _observe(self, seen: Seen, answers: Tensor, awake: list[bool], scales: list[float]) -> None:
-        """The guards of the streams that were to learn look at the answers and act.
+    def _observe(self, seen: Seen, answers: Tensor, awake: list[bool], scales: list[float]) -> Tensor:
+        """The guards of the streams that were to learn look at the answers and act, as :meth:`Watch.answer` lets them.
 
-        In a trial the stream's own answers are looked at, which nobody else gets.
+        In a trial the stream's own answers are looked at, which nobody else gets. Returns the answers, with the source's for
+        a stream whose guard looks at every image anyway and raises the alarm at these.
         """
         for place, record in enumerate(seen.records):
-            if record.watch is None or not awake[place]:
+            watch = record.watch
+            if watch is None or not awake[place]:
                 continue
+            by_source = watch.source_answers
             chosen = torch.tensor(seen.grouping.rows[place], device=seen.images.device)
             logits = (seen.logits if scales[place] else answers)[chosen]
-            with self._places.engine_for(record) as engine:
-                record.watch.observe(engine, seen.images[chosen], logits.to(engine.dtype))
+            with self._places.engine_for(record) as engine, watch._sparing(engine):
+                watch.observe(engine, seen.images[chosen], logits.to(engine.dtype))
+                if watch.close and not by_source:
+                    watch.prepare(engine)
+                    if watch.source_answers:
+                        answers = self._by_source(seen, answers, [place])
+        return answers
 
     def _scale(self, record: Record) -> float:
         return 1.0 if record.watch is None else record.watch.step_scale
