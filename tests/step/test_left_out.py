@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import wildtta
 from toy_networks import KINDS, batches, build, images, same_bits
@@ -95,6 +95,26 @@ def test_an_image_that_overflows_silences_no_other(method: str, kind: str, size:
 def test_raw_counts_of_a_sensor_are_learned_from(scale: float) -> None:
     adapter = wildtta.adapt(build("gn_resnet"), "tent")
     assert torch.isfinite(adapter(scale * images("gn_resnet", 8))).all()
+    assert adapter.cost.left_out == 0
+
+
+class Masked(nn.Module):
+    """Attention over the inputs, with a mask that is added."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = build("ln_mlp")
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        weights: Tensor = self.inner(x * (x + mask).softmax(1))
+        return weights
+
+
+def test_a_mask_that_is_added_is_no_image_that_overflows() -> None:
+    adapter = wildtta.adapt(Masked(), "tent", example=(images("ln_mlp", 4), torch.zeros(4, 12)))
+    mask = torch.zeros(8, 12)
+    mask[:, 7:] = torch.finfo(torch.float32).min
+    assert torch.isfinite(adapter(images("ln_mlp", 8), mask)).all()
     assert adapter.cost.left_out == 0
 
 

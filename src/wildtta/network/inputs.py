@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from wildtta.network.levels import levels
+from wildtta.network.levels import largest
 
 
 @dataclass(frozen=True)
@@ -90,11 +90,14 @@ def called(network: Callable[..., Any], call: Tensor | Inputs) -> Any:
 
 
 def levels_of(inputs: Inputs) -> Tensor:
-    """max |x| of each sample over all its floating-point values, [B] (:func:`wildtta.network.levels.levels`)."""
+    """max |x| of each sample over all its floating-point values, [B].
+
+    Nothing finite is too large here: masks that are added hold the most negative number on purpose.
+    """
     samples = inputs.sample_numbers
     found = [torch.zeros(len(samples), device=samples.device)]
     found += [
-        levels(value.reshape(len(samples), -1)) for value in inputs.tensors.values() if _holds(value, len(samples))
+        largest(value.reshape(len(samples), -1)) for value in inputs.tensors.values() if _holds(value, len(samples))
     ]
     return torch.stack([value.to(torch.promote_types(value.dtype, torch.float32)) for value in found]).amax(0)
 

@@ -29,16 +29,22 @@ LARGEST = {dtype: 1e-6 * math.sqrt(torch.finfo(dtype).max) for dtype in (torch.f
 (raw counts of a sensor are below 1e10, these are 2e13 and 1e148); damaged memory does."""
 
 
-def levels(inputs: Tensor) -> Tensor:
+def levels(images: Tensor) -> Tensor:
     """max |x| of each sample, [B]; NaN or infinite where the sample holds such a value or overflows in the network.
 
     One that overflows is told by its inputs and not by what comes of it: its gradient is NaN where its answer may still be
-    finite, and stays NaN under a mask. Tokens are always fine: 0.
+    finite, and stays NaN under a mask.
     """
+    found = largest(images)
+    return found.masked_fill(found > LARGEST.get(found.dtype, math.inf), math.inf)
+
+
+def largest(inputs: Tensor) -> Tensor:
+    """max |x| of each sample, [B]. (Tokens are always fine: 0.)"""
     if not inputs.is_floating_point():
         return torch.zeros(len(inputs), device=inputs.device)
     found: Tensor = torch.linalg.vector_norm(inputs.flatten(1), torch.inf, dim=1)
-    return found.masked_fill(found > LARGEST.get(inputs.dtype, math.inf), math.inf)
+    return found
 
 
 def no_levels_yet() -> Tensor:
