@@ -36,6 +36,40 @@ class SamplesLast(nn.Module):
         return self.norm(x[None].expand(3, -1, -1)).mean(0)
 
 
+class WithAddcmul(nn.LayerNorm):
+    """A norm that uses its weights in a way that a fleet does not know."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.addcmul(self.bias, nn.functional.layer_norm(x, self.normalized_shape), self.weight)
+
+
+class Behind(nn.Module):
+    """A norm in a branch that counts by ``scale``, as in ConvNeXt and CaiT, between two that are reached."""
+
+    def __init__(self, norm, scale: float) -> None:
+        super().__init__()
+        self.enter, self.first, self.inner, self.last = nn.Linear(6, 12), nn.LayerNorm(12), norm(12), nn.LayerNorm(12)
+        self.linear, self.head = nn.Linear(12, 12), nn.Linear(12, 5)
+        self.scale = scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(self.enter(x))
+        return self.head(self.last(x + self.scale * self.linear(self.inner(x))))
+
+
+class Words(nn.Module):
+    """Tokens in, logits out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.norm, self.linear = nn.Embedding(20, 12), nn.LayerNorm(12), nn.Linear(12, 12)
+        self.last, self.head = nn.LayerNorm(12), nn.Linear(12, 5)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.norm(self.words(tokens))
+        return self.head(self.last((x + self.linear(x)).mean(1)))
+
+
 def vector_net(norm) -> nn.Module:
     return nn.Sequential(nn.Linear(6, 12), norm(12), nn.GELU(), nn.Linear(12, 12), norm(12), nn.Linear(12, 5)).double()
 
@@ -81,13 +115,13 @@ def test_a_norm_with_its_activation_in_it():
     check(network.double().eval(), torch.randn(6, 3, 32, 32, dtype=torch.float64))
 
 
-def check(network: nn.Module, images: Tensor, parameters: str = "norms") -> None:
-    options = {"lr": 0.05, "parameters": parameters}
+def check(network: nn.Module, images: Tensor | list[Tensor], parameters: str = "norms", example: object = None) -> None:
+    options = {"lr": 0.05, "parameters": parameters, "example": example}
     fleet = wildtta.Fleet(copy.deepcopy(network), "tent", **options)
     adapters = {name: wildtta.adapt(copy.deepcopy(network), "tent", **options) for name in "ab"}
-    names = ["a" if row % 3 else "b" for row in range(len(images))]
-    for step in range(4):
-        batch = images + 0.1 * step
+    batches = [images + 0.1 * step for step in range(4)] if isinstance(images, Tensor) else images
+    names = ["a" if row % 3 else "b" for row in range(len(batches[0]))]
+    for batch in batches:
         answers = fleet(batch, names)
         for name, adapter in adapters.items():
             rows = [row for row, other in enumerate(names) if other == name]
@@ -99,6 +133,23 @@ def test_what_norm_weights_do_not_reach_is_refused():
     fleet = wildtta.Fleet(vector_net(SamplesLast), "tent", lr=0.1)
     with pytest.raises(ValueError, match="does not reach"):
         fleet(torch.randn(2, 6, dtype=torch.float64), ["a", "b"])
+
+
+@pytest.mark.parametrize("scale", [1e-1, 1e-3, 1e-6])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_norm_that_is_not_reached_is_refused_however_little_it_counts(scale, dtype):
+    """As a norm of torch in its place is taken, where its gradient is near the rounding of the others'."""
+    images = torch.randn(2, 6, dtype=dtype)
+    fleet = wildtta.Fleet(Behind(WithAddcmul, scale).to(dtype), "tent", parameters="norms")
+    with pytest.raises(ValueError, match="does not reach"):
+        fleet(images, ["a", "b"])
+    fleet = wildtta.Fleet(Behind(nn.LayerNorm, scale).to(dtype), "tent", parameters="norms")
+    assert fleet(images, ["a", "b"]).isfinite().all()
+
+
+def test_a_network_that_takes_tokens():
+    tokens = torch.randint(20, (10, 7), generator=torch.Generator().manual_seed(0))
+    check(Words().double(), [tokens.roll(step, 0) for step in range(4)], example=tokens)
 
 
 def test_batch_norm_is_refused_with_the_reason_and_the_network_is_free_again():

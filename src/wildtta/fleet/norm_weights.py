@@ -164,38 +164,75 @@ def own_weights(engine: Engine, values: Tensor, images: Tensor) -> Iterator[None
 
 
 def refuse_unmapped(engine: Engine, images: Tensor) -> None:
-    """An error where samples with weights of their own would not be answered as by networks with these weights.
+    """An error where samples with weights of their own would not be answered, or learn, as networks with these weights.
 
-    Two noise images with two sets of weights go through one pass, and each through a pass of a network that has its weights.
+    Two samples with two sets of weights go through one pass, and each through a pass of a network that has its weights.
+    Logits are compared, and in every layer that learns the gradient of a random sum of them: a layer that hardly counts in
+    the logits (one behind a layer scale of 1e-3, say) is told by it as well as any other.
     """
     learnables = engine.learnables
     generator = torch.Generator().manual_seed(0)
     draw = functools.partial(torch.randn, generator=generator)
-    like = images if not images.is_floating_point() else engine.network.reference
-    noise = draw(2, *images.shape[1:]).to(images.device, like.dtype)
+    if images.is_floating_point():
+        probes = draw(2, *images.shape[1:]).to(images.device, engine.network.reference.dtype)
+    else:
+        probes = images[[0, -1]]  # tokens cannot be made up
     before = learnables.vector()
     values = before + 0.1 * draw(2, learnables.size).to(before.device, before.dtype) * before.abs().clamp(min=0.1)
-    with torch.no_grad():
-        with own_weights(engine, values, noise):
-            mixed = engine.forward(noise, grad=False).logits
-        alone = []
-        try:
-            for image, row in zip(noise, values, strict=True):
-                learnables.assign(row)
-                alone.append(engine.forward(image[None], grad=False).logits)
-        finally:
-            learnables.assign(before)
+    values.requires_grad_()
+    with own_weights(engine, values, probes):
+        mixed = engine.forward(probes, grad=True).logits
+    sums = draw(*mixed.shape).to(mixed.device, mixed.dtype)
+    (found,) = torch.autograd.grad((mixed * sums).sum(), values)
+    alone, gradients = [], []
+    try:
+        for image, row, weights in zip(probes, values.detach(), sums.chunk(2), strict=True):
+            learnables.assign(row)
+            logits = engine.forward(image[None], grad=True).logits
+            gradients.append(learnables.gradient((logits * weights).sum()))
+            alone.append(logits.detach())
+    finally:
+        learnables.assign(before)
+    exact = mixed.dtype == torch.float64
     expected = torch.cat(alone).double()
-    error = (mixed.double() - expected).abs().amax() / expected.std().clamp(min=1e-12)
-    if not float(error) <= (1e-8 if mixed.dtype == torch.float64 else 1e-2):
+    error = float((mixed.detach().double() - expected).abs().amax() / expected.std().clamp(min=1e-12))
+    if not error <= (1e-8 if exact else 1e-2):
         raise ValueError(
-            f"{_REFUSED}: logits differ by {float(error):.2g} of their spread from those of networks with these weights. "
-            f"Expected layers that call torch's group_norm, layer_norm or rms_norm, or multiply by their weight, with "
-            f"samples first. {_ADVICE}"
+            f"{_REFUSED}: logits differ by {error:.2g} of their spread from those of networks with these weights. {_WANTED}"
         )
+    astray = _astray(learnables, torch.stack(gradients), found, exact=exact)
+    if astray:
+        raise ValueError(
+            f"{_REFUSED}: {', '.join(astray[:4])} would not learn as in networks with these weights. {_WANTED}"
+        )
+
+
+def _astray(learnables: Learnables, expected: Tensor, found: Tensor, *, exact: bool) -> list[str]:
+    """Layers whose gradients [samples, P] are not the ``expected`` ones, judged at each layer's own scale.
+
+    By layer, not by parameter: a shift alone may have no gradient but rounding errors (that of keys before a softmax).
+    """
+    parts: dict[str, list[Tensor]] = {}
+    pairs = torch.stack([expected, found]).double().nan_to_num()
+    sizes = [parameter.numel() for parameter in learnables.parameters]
+    for name, piece in zip(learnables.names, torch.split(pairs, sizes, 2), strict=True):
+        parts.setdefault(name.rpartition(".")[0] or name, []).append(piece)
+    layers = {name: torch.cat(pieces, 2) for name, pieces in parts.items()}
+    norms = torch.stack([torch.stack((own.norm(), other.norm(), (own - other).norm())) for own, other in layers.values()])
+    largest = float(norms[:, 0].max())
+    relative, rounding = (1e-6, 1e-12 * largest) if exact else (1e-2, 1e-5 * largest)
+    return [
+        name
+        for name, (own, other, difference) in zip(layers, norms.tolist(), strict=True)
+        if own and (not other or difference > relative * own + rounding)
+    ]
 
 
 _REFUSED = (
     "a fleet gives every sample its own weights in norm layers, and this network uses them in a way that this does not reach"
 )
 _ADVICE = "Choose other layers with parameters=, or use one adapter per stream"
+_WANTED = (
+    "Expected layers that call torch's group_norm, layer_norm or rms_norm, or multiply by their weight, with samples first. "
+    f"{_ADVICE}"
+)
