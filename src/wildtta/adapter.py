@@ -39,8 +39,9 @@ from wildtta.step.online_state import facts_of, resume, state_of
 from wildtta.step.precision import Precision, fastest_precision, step_precision
 from wildtta.step.replicas import Replicas
 from wildtta.step.report import Answer, StepReport
+from wildtta.step.save_order import Save
 from wildtta.step.silence import Silence
-from wildtta.step.state_file import fingerprint, read_state, write_state
+from wildtta.step.state_file import fingerprint, read_state, unsaved_fingerprint, write_state
 from wildtta.step.undo import Snapshot
 from wildtta.step.window import AnswerWindow
 
@@ -118,6 +119,7 @@ class Adapter(nn.Module):
                 f"{method.name} keeps the source's statistics; leave it out"
             )
         self._fingerprint: str | None = None
+        self._unsaved = unsaved_fingerprint(self.network)
         self._lockstep = None if replicas is None else Lockstep(replicas, self._engine, self._source_fingerprint)
         self._graphs = self._new_graphs()
         self._arrange()
@@ -484,7 +486,8 @@ class Adapter(nn.Module):
         """Write the online state alone (safetensors, atomically); a run that loads it goes on bit for bit."""
         with self._alone() as engine, torch.inference_mode(False):
             tensors, facts = self._state(), facts_of(engine, self._source_fingerprint())
-        write_state(path, tensors, facts)
+            order = Save(path)
+        write_state(path, tensors, facts, order)
 
     def load(self, path: str | Path) -> None:
         """Continue where :meth:`save` left off; a state of another method, network or format is refused with the reason."""
@@ -504,7 +507,7 @@ class Adapter(nn.Module):
             if engine.learns and engine.source is not None:
                 values = engine.learnables.split(engine.source).values()
                 source = dict(zip(engine.learnables.parameters, values, strict=True))
-            self._fingerprint = fingerprint(self.network, source)
+            self._fingerprint = fingerprint(self.network, source, self._unsaved)
         return self._fingerprint
 
     # -- nn.Module's verbs ---------------------------------------------------------------------------------------------------

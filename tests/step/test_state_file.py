@@ -9,6 +9,7 @@ import random
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,13 +18,13 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
-from torch import Tensor
+from torch import Tensor, nn
 
 import wildtta
 from toy_networks import batches, build, images, same_bits
 from wildtta.step import atomic_file
 from wildtta.step.atomic_file import write_atomically
-from wildtta.step.state_file import write_state
+from wildtta.step.state_file import read_state, write_state
 
 
 def _trained(method: str = "sar2", **options: Any) -> wildtta.Adapter:
@@ -140,6 +141,40 @@ def test_the_fingerprint_covers_every_weight_and_buffer(tmp_path: Path) -> None:
     assert same_bits(same.online_state(), adapter.online_state()) == []
 
 
+class Shifted(nn.Module):
+    """A network with buffers that its state_dict leaves out: a constant, and a table that passes make longer."""
+
+    def __init__(self, shift: float) -> None:
+        super().__init__()
+        self.inner = build("ln_mlp")
+        self.register_buffer("shift", torch.tensor(shift), persistent=False)
+        self.register_buffer("table", torch.zeros(1), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.table = torch.zeros(len(x))
+        answers: Tensor = self.inner(x - self.shift)
+        return answers
+
+
+def test_the_fingerprint_covers_buffers_that_are_not_saved(tmp_path: Path) -> None:
+    adapter = wildtta.adapt(Shifted(0.0), "tent", lr=0.02, example=images("ln_mlp", 2))
+    adapter(images("ln_mlp", 8))
+    adapter.save(tmp_path / "state")
+    with pytest.raises(ValueError, match="another network"):
+        wildtta.adapt(Shifted(5.0), "tent", lr=0.02, example=images("ln_mlp", 2)).load(tmp_path / "state")
+    wildtta.adapt(Shifted(0.0), "tent", lr=0.02, example=images("ln_mlp", 2)).load(tmp_path / "state")
+
+
+def test_the_fingerprint_of_a_network_without_such_buffers_is_what_it_was(tmp_path: Path) -> None:
+    """Told by the version before: its states can be loaded."""
+    network = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 3))
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.copy_(torch.arange(parameter.numel()).view_as(parameter) / 8)
+    wildtta.adapt(network, "tent").save(tmp_path / "state")
+    assert _contents(tmp_path / "state")[1]["network"] == "e53a83e2ab6ce57e0ec7da337362bb5c"
+
+
 def test_a_state_outlives_a_change_of_type(tmp_path: Path) -> None:
     adapter = _trained("tent")
     adapter.save(tmp_path / "narrow")
@@ -149,6 +184,56 @@ def test_a_state_outlives_a_change_of_type(tmp_path: Path) -> None:
     adapter.save(tmp_path / "wide")
     other = wildtta.adapt(build("ln_mlp"), "tent", lr=0.02)
     other.load(tmp_path / "wide")
+
+
+# -- at the same time ----------------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_is_replaced_while_it_is_read_is_whole(tmp_path: Path) -> None:
+    adapter, path, over = _trained(), tmp_path / "state", threading.Event()
+    for name in ("one", "two", "state"):
+        adapter(images("ln_mlp", 16))
+        adapter.save(tmp_path / name)
+
+    def replace() -> None:
+        while not over.is_set():
+            for name in ("one", "two"):
+                os.link(tmp_path / name, tmp_path / "next")
+                (tmp_path / "next").replace(path)
+
+    writer = threading.Thread(target=replace)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    writer.start()
+    try:
+        for _ in range(500):
+            read_state(path)
+    finally:
+        sys.setswitchinterval(interval)
+        over.set()
+        writer.join()
+
+
+def test_a_later_save_wins_over_one_that_the_disk_holds_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    adapter, path, writes, go_on = _trained(), tmp_path / "state", threading.Event(), threading.Event()
+    sync = os.fsync
+
+    def slow(handle: int) -> None:
+        if threading.current_thread() is first:
+            writes.set()
+            assert go_on.wait(60)
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    first = threading.Thread(target=adapter.save, args=[path])
+    first.start()
+    assert writes.wait(60)
+    adapter(images("ln_mlp", 16))  # a call does not wait for the disk
+    adapter.save(path)
+    go_on.set()
+    first.join()
+    assert same_bits(read_state(path)[0], adapter.online_state()) == []
+    assert os.listdir(tmp_path) == ["state"]
 
 
 # -- what lies beside the file -----------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from torch import Tensor
 from wildtta.guard.watch import Watch
 from wildtta.step.online_state import facts_of, resume, state_of
 from wildtta.step.report import StepReport
+from wildtta.step.save_order import Save
 from wildtta.step.state_file import read_state, write_state
 
 if TYPE_CHECKING:
@@ -96,7 +97,8 @@ class Stream:
         """Write its state as :meth:`wildtta.Adapter.save` would: an adapter of the same network can load it."""
         with self._fleet.working_on(self.name) as engine:
             tensors, facts = state_of(engine), facts_of(engine, self._fleet.fingerprint)
-        write_state(path, tensors, facts)
+            order = Save(path)
+        write_state(path, tensors, facts, order)
 
     def load(self, path: str | Path) -> None:
         """Go on from a state that this, or an adapter's ``save``, has written; one that does not fit changes nothing."""

@@ -8,14 +8,18 @@ import os
 import platform
 import secrets
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 _FORGOTTEN_AFTER = 24 * 3600.0
 """Seconds after which a temporary file is nobody's, wherever it was written."""
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """All of ``data`` under ``path`` or nothing; permissions follow the umask. What a killed process left goes first."""
+def write_atomically(path: Path, data: bytes, put: Callable[[Path, Path], object] = Path.replace) -> None:
+    """All of ``data`` under ``path`` or nothing; permissions follow the umask. What a killed process left goes first.
+
+    ``put`` brings the finished file to its place.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     _clean_up(path)
     temporary = path.parent / f"{_prefix(path)}{_machine()}-{os.getpid()}-{secrets.token_hex(4)}.tmp"
@@ -25,7 +29,7 @@ def write_atomically(path: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
+        put(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()

@@ -15,22 +15,37 @@ from torch import Tensor, nn
 
 from wildtta.step.atomic_file import write_atomically
 from wildtta.step.precision import PRECISIONS
+from wildtta.step.save_order import Save
 
 FORMAT = "4"
 
 
-def fingerprint(network: nn.Module, source: Mapping[Tensor, Tensor]) -> str:
+def fingerprint(network: nn.Module, source: Mapping[Tensor, Tensor], unsaved: str) -> str:
     """A hash of every weight and buffer of ``network`` before adaptation, and of which parameters learn.
 
-    ``source`` has the values from before adaptation of those. It reads the whole network: about a second for 100 million
-    weights.
+    ``source`` has the values from before adaptation of those. ``unsaved`` is the :func:`unsaved_fingerprint`. It reads the
+    whole network: about a second for 100 million weights.
     """
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(unsaved.encode())
     for name, value in network.state_dict(keep_vars=True).items():
         if isinstance(value, Tensor):
             before = source.get(value)
             _add(digest, name + " learns" * (before is not None), value if before is None else before.to(value.dtype))
     return digest.hexdigest()[:32]
+
+
+def unsaved_fingerprint(network: nn.Module) -> str:
+    """A hash of the parameters and buffers that ``network`` keeps out of its ``state_dict``; empty where there are none.
+
+    To be taken before the first pass: among them are tables that a network makes longer when it needs to.
+    """
+    known = network.state_dict(keep_vars=True)
+    everything = (*network.named_parameters(remove_duplicate=False), *network.named_buffers(remove_duplicate=False))
+    unsaved = [(name, value) for name, value in everything if name not in known]
+    digest = hashlib.sha256()
+    for name, value in unsaved:
+        _add(digest, name, value)
+    return digest.hexdigest() if unsaved else ""
 
 
 def _add(digest: Any, name: str, value: Tensor) -> None:
@@ -45,12 +60,15 @@ def _checksum(tensors: Mapping[str, Tensor], facts: str) -> str:
     return digest.hexdigest()
 
 
-def write_state(path: str | Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-    """Tensors and facts (as JSON) into one safetensors file."""
+def write_state(
+    path: str | Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], order: Save | None = None
+) -> None:
+    """Tensors and facts (as JSON) into one safetensors file; ``order`` was made where they were taken."""
+    order = order or Save(path)
     contents = {name: value.detach().to("cpu").contiguous().clone() for name, value in tensors.items()}
     told = json.dumps({"format": FORMAT, **facts})
     metadata = {"wildtta": told, "checksum": _checksum(contents, told)}
-    write_atomically(Path(path), save(contents, metadata))
+    write_atomically(Path(path), save(contents, metadata), order.put)
 
 
 def read_state(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -59,10 +77,12 @@ def read_state(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if not path.is_file():
         raise FileNotFoundError(f"no state file at {path}; write one with model.save({str(path)!r})")
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-        # Not file.get_tensor: in safetensors 0.8.0 every call leaks two objects, 2 kB for a state.
-        tensors = load(path.read_bytes())
+        # Read once: a save may put another file here at any time. (And in safetensors 0.8.0 every call of an open file's
+        # get_tensor leaks two objects, 2 kB for a state.)
+        data = path.read_bytes()
+        tensors = load(data)
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        metadata = header.get("__metadata__", {})
     except (SafetensorError, OSError, ValueError, RuntimeError) as error:
         raise ValueError(
             f"{path} is no readable safetensors file ({error}); expected one written by model.save()"
