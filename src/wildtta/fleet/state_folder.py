@@ -45,6 +45,7 @@ class StateFolder:
         self._mine: set[str] = set()
         self._leave = weakref.finalize(self, self._locks.leave, self._mine)
         """Called by :meth:`close`; where nobody closes, once this folder is garbage."""
+        self._leave.atexit = False  # at the end of a process its last threads may still write
 
     def file_of(self, name: str) -> Path:
         """Where the state of stream ``name`` is, whatever letters are in its name."""
