@@ -72,6 +72,8 @@ def test_configs_are_frozen_keyword_only_documented_and_exported(name: str) -> N
         ({"redundancy": None, "inequity": None}, "bank=True keeps centroids"),
         ({"entropy": 0, "redundancy": None, "inequity": None, "bank": False}, "nothing to minimise"),
         ({"recovery": math.nan}, "recovery must be a number above 0"),
+        ({"sharpness": 2**70}, "sharpness must be a number that fits into 64 bits"),
+        ({"warmup": 2**70}, "warmup must be a number that fits into 64 bits"),
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(options: dict[str, Any], message: str) -> None:
@@ -99,6 +101,25 @@ def test_options_that_cannot_be_meant_are_refused(options: dict[str, Any], messa
 def test_options_of_the_wrong_type_are_refused(method: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(TypeError, match=message):
         wildtta.adapt(build("ln_mlp"), method, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"mean": math.nan}, ValueError, "mean must be a number that is finite"),
+        ({"mean": [0.5, math.inf]}, ValueError, "mean must be a number that is finite"),
+        ({"mean": ["grey"]}, ValueError, "mean must be a number that is finite"),
+        ({"std": 0}, ValueError, "std must be a number above 0"),
+        ({"std": torch.tensor([1.0, 0.0, 1.0])}, ValueError, "std must be a number above 0"),
+        ({"std": -1.0}, ValueError, "std must be a number above 0"),
+        ({"mean": b"grey"}, TypeError, "mean must be float or Sequence"),
+        ({"std": {}}, TypeError, "std must be float or Sequence"),
+    ],
+)
+@pytest.mark.parametrize("method", [wildtta.ROID, wildtta.CoTTA, wildtta.RoTTA, wildtta.MEMO])
+def test_levels_that_cannot_be_meant_are_refused(method: Any, options: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        method(**options)
 
 
 @pytest.mark.parametrize("mean", [0.5, [0.5, 0.4, 0.3], (0.5,) * 3, torch.full((3,), 0.5), None])

@@ -99,7 +99,7 @@ def test_a_table_a_name_and_an_object_mean_the_same_and_are_part_of_the_identity
     assert wildtta.Tent(recovery=wildtta.ASR(rate=0.3)).identity(64) != wildtta.Tent(recovery="asr").identity(64)
 
 
-@pytest.mark.parametrize("wrong", ["sar", {"speed": 3}, [0.2]])
+@pytest.mark.parametrize("wrong", ["sar", {"speed": 3}, {}, [0.2]])
 def test_another_recovery_is_refused_with_what_was_expected(wrong: object) -> None:
     with pytest.raises(ValueError, match=r"recovery must be a number, 'relative', 'asr', wildtta\.ASR"):
         wildtta.Tent(recovery=wrong)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from wildtta.methods.base import Method, answer_with
 from wildtta.methods.losses import cross_entropy, symmetric_cross_entropy
-from wildtta.methods.options import AT_LEAST_ONE, POSITIVE, SHARE, option
+from wildtta.methods.options import AT_LEAST_ONE, FINITE, POSITIVE, SHARE, option
 from wildtta.methods.registry import register
 from wildtta.methods.views import MEAN_HELP, STD_HELP, Augment, Level, random_view
 from wildtta.network.parameters import Scope
@@ -64,8 +64,8 @@ class CoTTA(Method):
     symmetric: bool = option("cross-entropy in both directions", True)
     augment: Augment | None = option("makes a view; None: jitter", None)
     restore_mask: Callable[[int, torch.Generator], Tensor] | None = option("which weights go back; None: draws", None)
-    mean: Level = option(MEAN_HELP, None)
-    std: Level = option(STD_HELP, None)
+    mean: Level = option(MEAN_HELP, None, within=FINITE)
+    std: Level = option(STD_HELP, None, within=POSITIVE)
     seed: int = option("seed of views and restores", 0)
 
     def __post_init__(self) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from wildtta.methods.augmix import augmix
 from wildtta.methods.base import BatchStatistics, Method, Rates, answer_with
-from wildtta.methods.options import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, Range, option
+from wildtta.methods.options import AT_LEAST_ONE, FINITE, NOT_NEGATIVE, POSITIVE, Range, option
 from wildtta.methods.registry import register
 from wildtta.methods.views import MEAN_HELP, STD_HELP, Level, pixel_scale
 from wildtta.network.output import with_logits
@@ -77,8 +77,8 @@ class MEMO(Method):
     severity: float = option("severity of AugMix's operations, up to 10", 1.0, within=Range(0.1, 10))
     carry: bool = option("keep the optimizer's moments from image to image", False)
     augment: Callable[[Tensor, int, torch.Generator], Tensor] | None = option("makes views; None: AugMix", None)
-    mean: Level = option(MEAN_HELP, None)
-    std: Level = option(STD_HELP, None)
+    mean: Level = option(MEAN_HELP, None, within=FINITE)
+    std: Level = option(STD_HELP, None, within=POSITIVE)
     seed: int = option("seed of the views", 0)
 
     @classmethod

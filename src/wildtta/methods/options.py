@@ -9,9 +9,11 @@ from __future__ import annotations
 import dataclasses
 import math
 import typing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import UnionType
 from typing import Any, Literal
+
+import numpy as np
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,11 +29,14 @@ class Range:
         return math.isfinite(value) and above and value <= self.most
 
     def __str__(self) -> str:
+        if self == FINITE:
+            return "that is finite"
         if self.most < math.inf:
             return f"{'in (' if self.open else 'in ['}{self.least:g}, {self.most:g}]"
         return f"{'above' if self.open else 'at least'} {self.least:g}"
 
 
+FINITE = Range()
 POSITIVE = Range(0, open=True)
 SHARE = Range(0, 1)
 NOT_NEGATIVE = Range(0)
@@ -46,7 +51,7 @@ def option(
     Args:
         help: what it does, for the documentation.
         default: the paper's value.
-        within: allowed numbers.
+        within: allowed numbers, also those in a sequence.
         needs: options without which this one has no effect; changing it while one of them is off is an error.
         data: it holds data (images, a tensor), which neither comparisons nor ``repr`` look at.
     """
@@ -61,7 +66,9 @@ def check_options(config: Any) -> None:
         value = getattr(config, item.name)
         _check_type(item.name, value, kinds.get(item.name))
         within: Range | None = item.metadata.get("within")
-        if within is not None and isinstance(value, int | float) and value not in within:
+        if isinstance(value, int) and abs(value) > _LARGEST_WHOLE:
+            raise ValueError(f"{item.name} must be a number that fits into 64 bits, got {value!r}")
+        if within is not None and any(number not in within for number in _numbers(value)):
             off = " or None (off)" if type(None) in _members(kinds.get(item.name)) else ""
             raise ValueError(f"{item.name} must be a number {within}{off}, got {value!r}")
         for needed in item.metadata.get("needs", ()):
@@ -70,6 +77,19 @@ def check_options(config: Any) -> None:
                     f"{item.name}={value!r} has no effect while {needed}={getattr(config, needed)!r}; "
                     f"switch {needed} on or leave {item.name} out"
                 )
+
+
+_LARGEST_WHOLE = 2**63 - 1
+
+
+def _numbers(value: Any) -> list[float]:
+    """The numbers that a value is or holds; NaN for what is none."""
+    if isinstance(value, int | float):
+        return [value]
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        return []
+    found = np.asarray(value.tolist() if hasattr(value, "tolist") else list(value))
+    return list(found.reshape(-1)) if found.dtype.kind in "iuf" else [math.nan]
 
 
 _KNOWN_KINDS: dict[Any, dict[str, Any]] = {}
@@ -114,6 +134,8 @@ def _fits(value: Any, member: Any) -> bool | None:
     kind = Iterable if origin is Sequence else origin or member  # numbers may come in a tensor or an array too
     if isinstance(value, str) and kind is not str:
         return False  # a text is a sequence too, but not of what is meant
+    if isinstance(value, bytes | Mapping) and origin is Sequence:
+        return False
     return isinstance(value, kind) if isinstance(kind, type) else None
 
 

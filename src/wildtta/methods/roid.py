@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from wildtta.methods.base import Rates
 from wildtta.methods.gradient import GradientMethod
 from wildtta.methods.losses import masked_mean, mean_row, symmetric_cross_entropy
-from wildtta.methods.options import POSITIVE, SHARE, option
+from wildtta.methods.options import FINITE, POSITIVE, SHARE, option
 from wildtta.methods.registry import register
 from wildtta.methods.tent import TENT_LEARNING_RATES
 from wildtta.methods.views import MEAN_HELP, STD_HELP, Augment, Level, random_view
@@ -62,8 +62,8 @@ class ROID(GradientMethod):
     consistency: bool = option("add the symmetric cross-entropy with a random view", True)
     augment: Augment | None = option("makes a view; None: jitter", None)
     prior_correction: bool = option("multiply the returned logits by the batch's smoothed class prior", False)
-    mean: Level = option(MEAN_HELP, None)
-    std: Level = option(STD_HELP, None)
+    mean: Level = option(MEAN_HELP, None, within=FINITE)
+    std: Level = option(STD_HELP, None, within=POSITIVE)
     seed: int = option("seed of the views", 0)
 
     @classmethod

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from wildtta.methods.base import BatchStatistics, Method, answer_with
 from wildtta.methods.losses import cross_entropy
-from wildtta.methods.options import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, SHARE, option
+from wildtta.methods.options import AT_LEAST_ONE, FINITE, NOT_NEGATIVE, POSITIVE, SHARE, option
 from wildtta.methods.registry import register
 from wildtta.methods.views import MEAN_HELP, STD_HELP, Augment, Level, random_view
 from wildtta.network.statistics import Moments
@@ -63,8 +63,8 @@ class RoTTA(Method):
     timeliness: float = option("λ_t: weight of a kept sample's age in its score", 1.0, within=NOT_NEGATIVE)
     uncertainty: float = option("λ_u: weight of a kept sample's entropy in its score", 1.0, within=NOT_NEGATIVE)
     augment: Augment | None = option("the student's view; None: jitter", None)
-    mean: Level = option(MEAN_HELP, None)
-    std: Level = option(STD_HELP, None)
+    mean: Level = option(MEAN_HELP, None, within=FINITE)
+    std: Level = option(STD_HELP, None, within=POSITIVE)
     seed: int = option("seed of the views", 0)
 
     @classmethod

@@ -70,7 +70,7 @@ class ASR:
         if given == "asr":
             return cls()
         names = [item.name for item in fields(cls)]
-        if isinstance(given, Mapping) and set(given) <= set(names):
+        if isinstance(given, Mapping) and given and set(given) <= set(names):
             return cls(**given)
         raise ValueError(
             "recovery must be a number, 'relative', 'asr', wildtta.ASR(…) or a table of "

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from wildtta.methods.base import BatchStatistics, Method, answer_with
 from wildtta.methods.dda.diffusion import DiffusionModel, diffusers_library, fitted, guided_images, load_diffusion
-from wildtta.methods.options import AT_LEAST_ONE, NOT_NEGATIVE, option
+from wildtta.methods.options import AT_LEAST_ONE, FINITE, NOT_NEGATIVE, POSITIVE, option
 from wildtta.methods.registry import register
 from wildtta.methods.views import MEAN_HELP, STD_HELP, Level, pixel_scale
 from wildtta.network.parameters import Scope
@@ -68,8 +68,8 @@ class DDA(Method):
     guidance: float = option("w: strength of the guidance, at 256 × 256 pixels", 6.0, within=NOT_NEGATIVE)
     ensemble: bool = option("average the predictions of the image and the adapted one; else the latter's alone", True)
     chunk: int = option("images diffused at a time", 64, within=AT_LEAST_ONE)
-    mean: Level = option(MEAN_HELP, None)
-    std: Level = option(STD_HELP, None)
+    mean: Level = option(MEAN_HELP, None, within=FINITE)
+    std: Level = option(STD_HELP, None, within=POSITIVE)
     seed: int = option("seed of the noise", 0)
 
     def __post_init__(self) -> None:
