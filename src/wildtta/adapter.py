@@ -148,6 +148,8 @@ class Adapter(nn.Module):
         """What several callers of one adapter need; made anew in a copy."""
         self._turn = threading.RLock()
         self._answering = False
+        self._number = 0
+        """Of the present call; it counts once, also where a part of the batch is learned from and the rest answered."""
         self._last: PerCaller[StepReport] = PerCaller()
         self._stream: Any = None
         """The CUDA stream that the state was last changed on."""
@@ -192,6 +194,7 @@ class Adapter(nn.Module):
         with self._alone() as engine:
             call = gathered(self.network, arguments, named)
             self._validate(call)
+            self._number = engine.calls + 1
             self._answering = True
             try:
                 with torch.inference_mode(False), torch.enable_grad():
@@ -268,7 +271,7 @@ class Adapter(nn.Module):
         engine = self._engine
         found = sample_levels(engine, images)
         answer = answer_apart(engine, images, found, self.method.predict, learning=False)
-        engine.calls += 1
+        engine.calls = self._number
         return answer
 
     def _guarded(self, images: Tensor) -> Answer:
@@ -288,7 +291,7 @@ class Adapter(nn.Module):
         self.replayed = replayed is not None
         if replayed is not None:
             remember_levels(engine, found)
-            engine.calls += 1
+            engine.calls = self._number
             return replayed
         with engine.all_or_nothing(), engine.drawing():
             if engine.batch_size is None:
@@ -296,7 +299,7 @@ class Adapter(nn.Module):
             engine.see(tuple(images.shape[1:]))
             answer = answer_apart(engine, images, found, self.method.step, learning=True)
             remember_levels(engine, found)
-            engine.calls += 1
+            engine.calls = self._number
         return answer
 
     def _validate(self, call: Tensor | Inputs) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import wildtta
-from toy_networks import batches, build
+from toy_networks import batches, build, images
 from wildtta.guard.senders import WINDOW, Quotas
 
 
@@ -123,3 +123,16 @@ def test_what_names_no_sender_for_each_image_is_refused(given: Any) -> None:
     model = wildtta.adapt(build("gn_resnet"), "tent")
     with pytest.raises(TypeError, match="expected one sender for each image"), model.senders(given):
         pass
+
+
+@pytest.mark.parametrize("kind", ["gn_resnet", "bn_resnet"])
+def test_a_batch_that_is_learned_from_in_part_is_one_step(kind: str) -> None:
+    adapter = wildtta.adapt(build(kind), "tent", lr=0.01, guard=wildtta.Guard(sender_share=0.01))
+    steps = []
+    for number in range(4):
+        with adapter.senders(["often"] * 8 + [f"guest {number}"] * 8):
+            adapter(images(kind, 16, seed=number))
+        steps.append(adapter.last.step)
+    with adapter.paused():
+        adapter(images(kind, 16))
+    assert [*steps, adapter.last.step] == [1, 2, 3, 4, 5]
