@@ -73,6 +73,9 @@ def test_small_batches_for_batch_norm_are_told_once_and_a_short_last_batch_is_no
     (message,) = _messages(adapter, batches("bn_resnet", 5, 2))
     assert "batches of 2" in message
     assert "GroupNorm" in message
+    alternating = [images("bn_resnet", size, seed=size) for size in (16, 2) * 4]
+    (message,) = _messages(wildtta.adapt(build("bn_resnet"), "tent"), alternating)
+    assert "batches of 2" in message
     for kind, method in (("gn_resnet", "tent"), ("bn_resnet", "none")):
         assert _messages(wildtta.adapt(build(kind), method), batches(kind, 3, 1)) == []
 
@@ -87,6 +90,17 @@ def test_a_network_that_ends_in_a_softmax_is_told() -> None:
     )
 
 
+@pytest.mark.parametrize("bad", [1, 8])
+def test_a_softmax_is_told_also_where_the_first_batch_holds_bad_images(bad: int) -> None:
+    adapter = wildtta.adapt(nn.Sequential(build("ln_mlp"), nn.Softmax(1)), "tent")
+    first, *others = batches("ln_mlp", 3, 8)
+    first[:bad] = torch.nan
+    (message,) = _messages(adapter, [first, *others])
+    assert "softmax" in message
+    first = first.clone()
+    assert _messages(wildtta.adapt(build("ln_mlp"), "tent"), [first, *others]) == []
+
+
 # -- networks that cannot be adapted as they come -----------------------------------------------------------------------------
 
 
@@ -95,7 +109,9 @@ def test_a_network_that_another_adapter_holds_is_refused() -> None:
     before, flags_before = snapshot(network), flags(network)
     first = wildtta.adapt(network, "tent", lr=0.1)
     first(images("bn_resnet", 8))
-    for held in (network, nn.Sequential(network), network.stage2):
+    another = build("bn_resnet")
+    another.stage2[0].norm1.weight = nn.Parameter(network.stage2[0].norm1.weight.data)  # another object, the same numbers
+    for held in (network, nn.Sequential(network), network.stage2, another):
         with pytest.raises(ValueError, match=r"another adapter.*unload\(\)"):
             wildtta.adapt(held, "sar")
     first(images("bn_resnet", 8))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 import weakref
 
@@ -23,9 +24,9 @@ def give_back(network: nn.Module) -> None:
 
 def refuse_held(network: nn.Module) -> None:
     """An error where an adapter holds ``network`` or a part of it; a warning where it was never given back."""
-    ours = set(map(id, network.parameters()))
+    ours = _places(network)
     for other, holder in list(_held.items()):
-        if ours.isdisjoint(map(id, other.parameters())):
+        if ours.isdisjoint(_places(other)):
             continue
         if holder() is not None:
             raise ValueError(
@@ -37,3 +38,14 @@ def refuse_held(network: nn.Module) -> None:
             "are now count as the source",
             stacklevel=3,
         )
+
+
+def _places(network: nn.Module) -> set[tuple[str, int]]:
+    """Where the parameters are: as objects, and as numbers in memory, which several objects may share."""
+    places = set()
+    for parameter in network.parameters():
+        places.add(("object", id(parameter)))
+        with contextlib.suppress(RuntimeError):  # some kinds of tensors have no memory of their own
+            if address := parameter.data_ptr():
+                places.add((str(parameter.device), address))
+    return places

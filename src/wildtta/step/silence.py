@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from wildtta.network.output import logits_of
@@ -22,6 +23,8 @@ FEWEST_SAMPLES = 300
 RESETS_IN_A_ROW = LOOK_EVERY // 4
 SMALLEST_BATCH = 8
 """Images below which the mean and variance of a batch say little of its stream."""
+SMALL_WITHIN = 4
+"""Two such batches among so many are no short last one of a pass over some data."""
 
 
 class Silence:
@@ -31,8 +34,9 @@ class Silence:
         self._told: set[str] = set()
         self._pending: list[str] = []
         self._first = True
-        self._small_before = False
         self._batches = 0
+        self._last_small: int | None = None
+        """Number of the last small batch."""
         self._resets = self._learned = 0.0
         self._samples = 0
         """Since something was learned."""
@@ -50,31 +54,37 @@ class Silence:
     def after(self, engine: Engine, images: Tensor, answer: Answer) -> None:
         """Look at a step that is over."""
         if self._first:
-            self._first = False
-            self._look_for_probabilities(answer)
-        small = engine.batch_statistics and len(images) < SMALLEST_BATCH
-        if small and self._small_before:
-            self._tell(
-                "small",
-                f"batches of {len(images)} are too small for BatchNorm's batch statistics, and {engine.method.name} uses "
-                f"them: the answers depend on chance. Give batches of at least {SMALLEST_BATCH} (better 64), a network "
-                "with GroupNorm or LayerNorm, or the method 'none'",
-            )
-        self._small_before = small
+            self._first = not self._look_for_probabilities(answer)
+        if engine.batch_statistics and len(images) < SMALLEST_BATCH:
+            if self._last_small is not None and self._batches - self._last_small < SMALL_WITHIN:
+                self._tell(
+                    "small",
+                    f"batches of {len(images)} are too small for BatchNorm's batch statistics, and {engine.method.name} uses "
+                    f"them: the answers depend on chance. Give batches of at least {SMALLEST_BATCH} (better 64), a network "
+                    "with GroupNorm or LayerNorm, or the method 'none'",
+                )
+            self._last_small = self._batches
         self._batches += 1
         self._samples += len(images)
         if engine.learns and self._batches % LOOK_EVERY == 0:
             self._look(engine)
 
-    def _look_for_probabilities(self, answer: Answer) -> None:
-        """Once, in the first step: probabilities lie between 0 and 1 and sum to 1 in every row."""
+    def _look_for_probabilities(self, answer: Answer) -> bool:
+        """Once, in the first step with an answer: probabilities lie between 0 and 1 and sum to 1 in every row.
+
+        Whether there was an answer; that of an image which is not finite is none.
+        """
         rows = logits_of(answer.output.raw).detach().float()
-        if rows.shape[1] > 1 and bool(((rows >= 0).all(1) & ((rows.sum(1) - 1).abs() < 1e-3)).all()):
+        answered = torch.isfinite(rows).all(1)
+        sums = (rows >= 0).all(1) & ((rows.sum(1) - 1).abs() < 1e-3)
+        some, all_sum = torch.stack((answered.any(), (sums | ~answered).all())).tolist()
+        if rows.shape[1] > 1 and some and all_sum:
             self._tell(
                 "softmax",
                 "the network returns probabilities (it ends in a softmax), and logits are expected: a second softmax makes "
                 "every prediction look unsure, so that little or nothing is learned. Take the softmax off the network",
             )
+        return bool(some)
 
     def _look(self, engine: Engine) -> None:
         learned, resets = engine.read(engine.memory["learned"], engine.memory["resets"])
