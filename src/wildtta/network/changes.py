@@ -51,19 +51,21 @@ class Changes:
         """Within, ``function`` is a hook of ``module``: ``before`` its forward pass, or after it."""
         hooks: dict[int, Any] = module._forward_pre_hooks if before else module._forward_hooks
 
-        def take_off() -> None:
-            for number, known in list(hooks.items()):
-                if known is function:
-                    del hooks[number]
-
         register = module.register_forward_pre_hook if before else module.register_forward_hook
-        return self._with(take_off, lambda: register(function))
+        return self._with(lambda: take_off(hooks, function), lambda: register(function))
 
     @contextlib.contextmanager
     def _with(self, back: Callable[[], object], make: Callable[[], object]) -> Iterator[None]:
         with self.until_left(back):
             make()
             yield
+
+
+def take_off(hooks: dict[int, Any], function: Callable[..., Any]) -> None:
+    """Remove ``function`` from the hooks of a module, if it is among them."""
+    for number, known in list(hooks.items()):
+        if known is function:
+            del hooks[number]
 
 
 def _assign(owner: object, values: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from wildtta.network.changes import Changes
+from wildtta.network.changes import Changes, take_off
 from wildtta.network.norms import is_batch_norm
 
 Moments = tuple[Tensor, Tensor]
@@ -101,13 +101,22 @@ class NormStatistics:
         so whatever a subclass does after normalising (timm's layers activate) still happens. A batch with one value per
         channel has no variance: there the source's moments are used.
         """
-        with contextlib.ExitStack() as changed:
-            for layer, place in zip(self._layers, self._places, strict=True):
-                source = layer.running_mean, layer.running_var
-                hook = functools.partial(_standardised, place, source, rule, moments)
-                changed.enter_context(self._changes.hook(layer, hook, before=True))
-                none, one = torch.zeros_like(source[0]), torch.full_like(source[1], 1 - layer.eps)
-                changed.enter_context(self._changes.set(layer, running_mean=none, running_var=one))
+        sources = [(layer.running_mean, layer.running_var) for layer in self._layers]
+        hooks = [
+            functools.partial(_standardised, place, source, rule, moments)
+            for place, source in zip(self._places, sources, strict=True)
+        ]
+
+        def as_before() -> None:
+            for layer, hook, source in zip(self._layers, hooks, sources, strict=True):
+                take_off(layer._forward_pre_hooks, hook)
+                layer.running_mean, layer.running_var = source
+
+        with self._changes.until_left(as_before):
+            for layer, hook in zip(self._layers, hooks, strict=True):
+                layer.register_forward_pre_hook(hook)
+                layer.running_mean = torch.zeros_like(layer.running_mean)
+                layer.running_var = torch.full_like(layer.running_var, 1 - layer.eps)
             yield
 
 
