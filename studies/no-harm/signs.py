@@ -33,7 +33,7 @@ def signs(logits: Tensor) -> list[float]:
     clustering = 1 - entropy(about * (fixed_size(classes) * (classes / spread).sqrt())).mean() / noise_entropy(classes)
     counts = torch.bincount(about.argmax(1), minlength=classes).double()
     even = number * (number - 1) / (classes * (counts * (counts - 1)).sum())
-    cost = recentring_cost(logits, torch.ones(number, dtype=torch.bool))
+    cost = recentring_cost(logits, torch.ones(number, dtype=torch.bool), logits.mean(0))
     return [float(value) for value in (cost, clustering, even, mean.square().sum() / spread)]
 
 

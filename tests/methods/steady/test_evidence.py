@@ -59,9 +59,10 @@ def strengths(world: World, stream: list[Tensor], *, size: int = SIZE) -> tuple[
     return found, state
 
 
-@pytest.mark.parametrize("classes", [10, 50, 200])
-def test_a_shift_is_seen_in_a_shuffled_stream_and_its_direction_is_found(classes: int) -> None:
-    world = World(classes, shift=3.5)
+@pytest.mark.parametrize(("classes", "shift"), [(10, 3.5), (50, 3.5), (200, 5.0)])
+def test_a_shift_is_seen_in_a_shuffled_stream_and_its_direction_is_found(classes: int, shift: float) -> None:
+    """(In this world no answer hangs on a short mean: with many classes it must be longer.)"""
+    world = World(classes, shift=shift)
     found, state = strengths(world, world.shuffled(30))
     assert min(found[15:]) > 0.3
     expected = world.shift - world.shift.mean()
@@ -116,19 +117,28 @@ def test_one_class_for_ever_leaves_it_at_rest(classes: int, shift: float) -> Non
     assert not state["shift"].any()
 
 
+@pytest.mark.parametrize("run", [1, 4, 16])
 @pytest.mark.parametrize(("signal", "length"), [(15.0, 5.0), (20.0, 7.0)])
-def test_a_mean_on_which_no_answer_hangs_is_a_habit(signal: float, length: float) -> None:
-    """Clean images of a network that is sure of every answer: spread over all 100 classes, its mean changes none of them."""
+def test_a_mean_on_which_no_answer_hangs_is_a_habit(signal: float, length: float, run: int) -> None:
+    """Clean images of a network that is sure of every answer: spread over all 100 classes, its mean changes none of them.
+
+    In runs of one class taking off the mean of the last samples costs much: it holds these classes.
+    """
     world = World(100, shift=length, signal=signal)
     logits = torch.cat([world.logits(labels) for labels in world.shuffled(40)])
     assert (logits.argmax(1) == (logits - world.shift).argmax(1)).double().mean() > 0.98
-    assert float(recentring_cost(logits, torch.ones(len(logits), dtype=torch.bool))) < 0.005
-    assert max(strengths(world, world.shuffled(40))[0]) < 0.05
+    everything = torch.ones(len(logits), dtype=torch.bool)
+    assert float(recentring_cost(logits, everything, logits.mean(0))) < 0.005
+    stream = world.shuffled(40) if run == 1 else world.in_order(40, run)
+    found, state = strengths(world, stream)
+    # In runs of 16 the first twenty batches show half of the classes: their mean is off, and not yet known to be idle.
+    assert max(found) < 0.05 if run < 16 else sum(found[20:]) / 20 < 0.03
+    assert float(state["highest_cost"]) < 0.001
 
 
 @pytest.mark.parametrize(
     ("classes", "cost", "longer"),
-    [(200, -0.01, 0.1), (40, 0.0, 0.1), (25, 0.0, 0.05), (10, 0.0, 0.0), (200, 0.01, 0.05), (200, 0.02, 0.0), (200, 0.3, 0.0)],
+    [(200, -0.01, 0.1), (40, 0.0, 0.1), (25, 0.0, 0.05), (10, 0.0, 0.0), (200, 0.006, 0.05), (200, 0.012, 0.0), (200, 0.3, 0.0)],
 )
 def test_the_less_hangs_on_a_mean_the_longer_it_must_be(classes: int, cost: float, longer: float) -> None:
     assert float(idle_mean(classes, torch.tensor(cost))) == pytest.approx(longer)
@@ -210,11 +220,11 @@ def test_the_verdict_hardly_depends_on_the_logits_scale(scale: float) -> None:
 def test_what_recentring_costs_is_known_in_two_cases() -> None:
     certain = 50.0 * torch.eye(10)[torch.arange(640) % 10]
     everything = torch.ones(640, dtype=torch.bool)
-    assert float(recentring_cost(certain, everything)) == pytest.approx(
-        0, abs=1e-4
-    )  # balanced classes: the mean is flat
+    flat = certain.mean(0)  # balanced classes
+    assert float(recentring_cost(certain, everything, flat)) == pytest.approx(0, abs=1e-4)
     one = 50.0 * torch.eye(10)[torch.zeros(64, dtype=torch.int64)]
-    assert float(recentring_cost(one, everything[:64])) == pytest.approx(1, abs=1e-4)  # one class: nothing is left
+    cost = recentring_cost(one, everything[:64], one.mean(0))
+    assert float(cost) == pytest.approx(1, abs=1e-4)  # one class: nothing is left
 
 
 def test_classes_seen_and_the_error_of_their_mean() -> None:
