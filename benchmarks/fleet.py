@@ -7,8 +7,9 @@
         --at-once 1 --resident 100 --folder /tmp/streams
 
 ``speed``: 64 streams with one image each, beside one adapter with a batch of 64, and 64 adapters in turn with one image
-each; timed in turn, repetition by repetition, medians are shown. ``steady`` learns always here (``evidence=False``): at rest
-it would be bare inference. ``many``: streams take turns on 64 places; memory is read along the way, beside what the size of
+each; timed in turn, repetition by repetition, medians are shown. A repetition is eight batches, since Steady compares itself
+with the source in one of eight. ``steady`` is all of it here, evidence and comparison, but learns from every batch: at rest,
+as on these random images, it would be bare inference. ``many``: streams take turns on 64 places; memory is read along the way, beside what the size of
 a state says it must be.
 """
 
@@ -25,15 +26,18 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 
 import wildtta
 from wildtta.progress import shown
+from wildtta.step.comparison import EVERY
+from wildtta.step.engine import Engine
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "steady": {"evidence": False, "warmup": 1},
+    "steady": {"warmup": 1},
     "sar2": {"warmup": 1},
     "sar2-one-pass": {"warmup": 1, "sharpness": None},
     "sar2-efficient": {"warmup": 1, "reliable": 1e9},
@@ -42,6 +46,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 """So that every image is learned from."""
 PLACES = 64
+BATCHES = EVERY
+"""Of one timing."""
 
 
 def build(name: str, device: str) -> tuple[nn.Module, int]:
@@ -64,6 +70,16 @@ def timed(run: Callable[[], Any], device: torch.device) -> float:
     return 1e3 * (time.perf_counter() - started)
 
 
+def whole_steps(_: wildtta.Steady, engine: Engine) -> Tensor:
+    """In place of the evidence's strength: on random images it would be 0."""
+    return torch.ones_like(engine.memory["strength"])
+
+
+def again(run: Callable[[], Any]) -> None:
+    for _ in range(BATCHES):
+        run()
+
+
 def in_turn(single: wildtta.Adapter, images: Sequence[Tensor]) -> None:
     for image in images:
         single(image)
@@ -83,13 +99,13 @@ def speed(arguments: argparse.Namespace) -> None:
         single = wildtta.adapt(copy.deepcopy(network), kind, **options)
         images = torch.randn(PLACES, 3, side, side, device=device)
         ones = images.split(1)[: arguments.singles]
-        runs = [partial(fleet, images, names), partial(whole, images), partial(in_turn, single, ones)]
+        runs = [partial(again, partial(fleet, images, names)), partial(again, partial(whole, images))]
+        runs.append(partial(in_turn, single, ones))
         for run in runs:
-            for _ in range(4):  # a step is recorded when its shape comes for the second or third time
-                timed(run, device)
+            timed(run, device)  # a step is recorded when its shape comes for the second or third time
         times = [[timed(run, device) for run in runs] for _ in range(arguments.repeats)]
         mixed, batch, turns = (statistics.median(column) for column in zip(*times, strict=True))
-        turns *= PLACES / len(ones)
+        mixed, batch, turns = mixed / BATCHES, batch / BATCHES, turns * PLACES / len(ones)
         print(f"| {method} | {mixed:.1f} ms | {batch:.1f} ms | {mixed / batch:.2f} | {turns:.1f} ms | {turns / mixed:.1f} |")
         sys.stdout.flush()
 
@@ -148,7 +164,8 @@ def main(given: list[str] | None = None) -> None:
     arguments = parser.parse_args(given)
     print(f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}, wildtta {wildtta.__version__}")
     print("python benchmarks/fleet.py " + " ".join(given if given is not None else sys.argv[1:]))
-    {"speed": speed, "many": many}[arguments.what](arguments)
+    with patch.object(wildtta.Steady, "_strength", whole_steps):
+        {"speed": speed, "many": many}[arguments.what](arguments)
 
 
 if __name__ == "__main__":

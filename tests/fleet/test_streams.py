@@ -43,6 +43,16 @@ def test_streams_are_made_on_first_sight_and_watched():
     assert "c" in fleet
 
 
+def test_what_an_interrupted_pass_left_on_the_network_is_taken_back():
+    fleet, twin = fleet_of(), fleet_of()
+    seen = []
+    head = fleet._engine.network.head
+    block = fleet._engine.changes.hook(head, lambda *_: seen.append(1), before=False)
+    block.__enter__()  # its end never comes
+    torch.testing.assert_close(fleet(images(0, 4), ["a"] * 4), twin(images(0, 4), ["a"] * 4))
+    assert not seen
+
+
 def test_a_paused_stream_answers_and_does_not_move():
     fleet = fleet_of()
     batch = torch.cat((images(0, 4), images(1, 4)))

@@ -336,6 +336,7 @@ class Fleet:
                 raise RuntimeError("this fleet was closed; make a new one with wildtta.Fleet(...)")
             if self._busy:
                 raise RuntimeError("the fleet was used from within its own turn; wait until the with block is over")
+            self._engine.changes.take_back()  # of a pass whose end was interrupted
             self._busy = True
             try:
                 yield
