@@ -9,8 +9,8 @@
 ``speed``: 64 streams with one image each, beside one adapter with a batch of 64, and 64 adapters in turn with one image
 each; timed in turn, repetition by repetition, medians are shown. A repetition is eight batches, since Steady compares itself
 with the source in one of eight. ``steady`` is all of it here, evidence and comparison, but learns from every batch: at rest,
-as on these random images, it would be bare inference. ``many``: streams take turns on 64 places; memory is read along the way, beside what the size of
-a state says it must be.
+as on these random images, it would be bare inference. ``many``: streams take turns on 64 places; memory is read along the
+way, beside what the size of a state says it must be.
 """
 
 from __future__ import annotations
