@@ -21,6 +21,8 @@ class Block(Generic[M]):
 
     An exception of a signal handler can arrive just before a block begins or ends. So nothing counts before the last
     instruction of entering, and a block whose end never ran is over when nobody holds its object any more.
+
+    One that is entered again before its end is refused: its first end would end it for both.
     """
 
     def __init__(self, owner: object, value: Any, shown: M) -> None:
@@ -29,6 +31,11 @@ class Block(Generic[M]):
         self._shown = shown
 
     def __enter__(self) -> M:
+        if self.active:
+            raise RuntimeError(
+                "this block is entered already, here or by another caller; make a new one for each with, such as "
+                "with model.paused():"
+            )
         _blocks.set((*filter(_is_active, _blocks.get()), weakref.ref(self)))
         self.active = True
         return self._shown
