@@ -440,7 +440,6 @@ class Adapter(nn.Module):
         """Back to the initial state: parameters, momentum, bank, averages, counters."""
         with self._alone() as engine, torch.inference_mode(False), engine.all_or_nothing():
             engine.reset()
-            self._last = PerCaller()
             self._rank = self._facts.input_rank
             self._forget_stream()
 

@@ -252,6 +252,30 @@ def test_a_report_does_not_change_with_later_calls() -> None:
     assert int(report.skipped) == skipped
 
 
+def test_a_report_stays_its_callers_own_when_somebody_else_resets() -> None:
+    """``logits = model(images)``, then ``model.last``: between the two lines another thread may reset."""
+    adapter = wildtta.adapt(build("ln_mlp"), "tent")
+    adapter(images("ln_mlp", 3))
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(adapter.reset).result()
+    assert adapter.last.step == 1
+
+
+@pytest.mark.parametrize("block", ["paused", "senders"])
+def test_a_block_that_is_in_use_is_refused(block: str) -> None:
+    """Its first end would end it for both, and the other caller would learn unasked."""
+    adapter = wildtta.adapt(build("ln_mlp"), "tent", lr=0.05)
+    shared = adapter.paused() if block == "paused" else adapter.senders(["one"])
+    with shared, ThreadPoolExecutor(1) as pool:
+        for enter in (shared.__enter__, pool.submit(shared.__enter__).result):
+            with pytest.raises(RuntimeError, match=r"entered already.*make a new one"):
+                enter()
+        adapter(images("ln_mlp", 1))
+        assert bool(adapter.last.learned) is (block == "senders")
+    with shared:
+        pass
+
+
 def test_the_next_cell_of_a_notebook_sees_the_last_step() -> None:
     """A notebook runs each cell as a task of its own, one after the other; tasks that run side by side see only their own."""
     adapter = wildtta.adapt(build("ln_mlp"), "tent")
