@@ -114,6 +114,12 @@ def test_options_of_the_wrong_type_are_refused(method: str, options: dict[str, A
         ({"std": -1.0}, ValueError, "std must be a number above 0"),
         ({"mean": b"grey"}, TypeError, "mean must be float or Sequence"),
         ({"std": {}}, TypeError, "std must be float or Sequence"),
+        ({"mean": (level for level in [0.5])}, TypeError, "mean must be float or Sequence"),  # read once, it would be empty
+        ({"mean": {0.5, 0.4}}, TypeError, "mean must be float or Sequence"),
+        ({"mean": []}, ValueError, "mean must be a number that is finite"),
+        ({"std": [[1.0, 2.0], [3.0]]}, ValueError, "std must be a number above 0"),
+        ({"std": torch.ones(3, device="meta")}, ValueError, "std must be a number above 0"),
+        ({"std": 1e308}, ValueError, "std must be a number that fits into float32"),
     ],
 )
 @pytest.mark.parametrize("method", [wildtta.ROID, wildtta.CoTTA, wildtta.RoTTA, wildtta.MEMO])

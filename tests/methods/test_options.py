@@ -6,13 +6,14 @@ import dataclasses
 import typing
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 import wildtta
 from golden_cases import Folder
-from toy_networks import build
+from toy_networks import build, images
 from wildtta.methods.registry import config_classes
 from wildtta.methods.views import jitter
 
@@ -200,3 +201,51 @@ def test_tent_has_few_options_and_no_foreign_ones() -> None:
 def test_wrong_values_are_told_what_was_expected(options: dict[str, Any], error: type, message: str) -> None:
     with pytest.raises(error, match=message):
         wildtta.SAR2(**options)
+
+
+@pytest.mark.parametrize("recovery", [torch.tensor([0.1, 0.2]), np.array([0.1, 0.2]), [0.1], {"start": 1, "odd": 2}])
+def test_a_recovery_that_is_none_is_told_what_was_expected(recovery: Any) -> None:
+    with pytest.raises(ValueError, match="recovery must be a number, 'relative'"):
+        wildtta.Tent(recovery=recovery)
+
+
+@pytest.mark.parametrize("value", [1e39, -1e300])
+def test_numbers_beyond_float32_are_refused(value: float) -> None:
+    """They become infinite where they meet a tensor: in the state, which could then not be loaded, or deep in a step."""
+    for cls, name in ((wildtta.CMF, "process_noise"), (wildtta.POEM, "stake_rate"), (wildtta.Tent, "clip_value")):
+        with pytest.raises(ValueError, match=f"{name} must be a number"):
+            cls(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("method", "option", "given"),
+    [
+        ("cmf", "augment", None),
+        ("roid", "augment", torch.zeros(1, 12)),
+        ("rotta", "augment", [1, 2]),
+        ("cotta", "augment", torch.zeros(3)),
+        ("cotta", "restore_mask", None),
+        ("memo", "augment", None),
+        ("deyo", "destruction", None),
+    ],
+)
+def test_what_an_own_function_gives_is_checked(method: str, option: str, given: Any) -> None:
+    options = {**config_classes()[method].example_options(images("ln_mlp", 8)), option: lambda *_: given}
+    if method == "cotta":
+        options["confidence"] = 1.0
+    adapter = wildtta.adapt(build("ln_mlp"), method, **options)
+
+    def run() -> None:
+        for seed in range(10):
+            adapter(images("ln_mlp", 16, seed=seed))
+
+    with pytest.raises(ValueError, match=rf"{option}=? must (give|keep).*(gave|got)"):
+        run()
+
+
+@pytest.mark.parametrize(("method", "option"), [("eata", "fisher_images"), ("poem", "source_images")])
+@pytest.mark.parametrize("source", [torch.tensor(0.5), torch.ones(12), [torch.ones(12)]], ids=["number", "one", "ones"])
+def test_source_images_without_a_batch_dimension_are_refused(method: str, option: str, source: Any) -> None:
+    adapter = wildtta.adapt(build("ln_mlp"), method, **{option: source})
+    with pytest.raises(ValueError, match=r"must come in batches \[number, …\].*torch\.stack"):
+        adapter(images("ln_mlp", 8))

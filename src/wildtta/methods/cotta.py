@@ -13,7 +13,7 @@ from wildtta.methods.base import Method, answer_with
 from wildtta.methods.losses import cross_entropy, symmetric_cross_entropy
 from wildtta.methods.options import AT_LEAST_ONE, FINITE, POSITIVE, SHARE, option
 from wildtta.methods.registry import register
-from wildtta.methods.views import MEAN_HELP, STD_HELP, Augment, Level, random_view
+from wildtta.methods.views import MEAN_HELP, STD_HELP, Augment, Level, random_view, told
 from wildtta.network.parameters import Scope
 from wildtta.randomness import next_generator, no_draws_yet
 from wildtta.step.optimizers import FlatOptimizer, OptimizerKind
@@ -147,8 +147,6 @@ class CoTTA(Method):
         if self.restore_mask is None:
             return torch.rand(size, generator=generator, device=device) < self.restore
         mask = self.restore_mask(size, generator)
-        if mask.shape != (size,) or mask.dtype != torch.bool:
-            raise ValueError(
-                f"restore_mask must give {size} booleans, one per learned value, got {mask.dtype} {tuple(mask.shape)}"
-            )
+        if not isinstance(mask, Tensor) or mask.shape != (size,) or mask.dtype != torch.bool:
+            raise ValueError(f"restore_mask must give {size} booleans, one per learned value, got {told(mask)}")
         return mask.to(device)

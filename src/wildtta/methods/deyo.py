@@ -16,6 +16,7 @@ from wildtta.methods.gradient import EntropyMethod, GradientMethod, threshold
 from wildtta.methods.options import AT_LEAST_ONE, POSITIVE, Range, option
 from wildtta.methods.registry import register
 from wildtta.methods.sar import SAR
+from wildtta.methods.views import told
 from wildtta.network.parameters import Scope
 from wildtta.randomness import next_generator, no_draws_yet
 from wildtta.step.loop import Selection
@@ -82,10 +83,8 @@ class ShapeSensitive(GradientMethod):
     def _destroy(self, engine: Engine, images: Tensor) -> Tensor:
         transform = self.destruction if callable(self.destruction) else destroyer(self.destruction, self.grid)
         destroyed = transform(images, next_generator(engine.memory, self.seed, torch.device("cpu")))
-        if destroyed.shape != images.shape:
-            raise ValueError(
-                f"destruction= must keep the images' shape {tuple(images.shape)}, gave {tuple(destroyed.shape)}"
-            )
+        if not isinstance(destroyed, Tensor) or destroyed.shape != images.shape:
+            raise ValueError(f"destruction= must keep the images' shape {tuple(images.shape)}, gave {told(destroyed)}")
         return destroyed
 
 

@@ -59,7 +59,9 @@ class GradientMethod(Method):
     recovery_keep: float = option("weight of the old value in the moving entropy", 0.9, within=SHARE, needs="recovery")
 
     def __post_init__(self) -> None:
-        if self.recovery not in (None, "relative") and not isinstance(self.recovery, int | float):
+        if not isinstance(self.recovery, int | float | None) and (
+            not isinstance(self.recovery, str) or self.recovery != "relative"
+        ):
             object.__setattr__(self, "recovery", ASR.of(self.recovery))
         super().__post_init__()
         if self.selective_reset is not None and self.recovery_keep != 0.9:

@@ -14,7 +14,7 @@ from wildtta.methods.augmix import augmix
 from wildtta.methods.base import BatchStatistics, Method, Rates, answer_with
 from wildtta.methods.options import AT_LEAST_ONE, FINITE, NOT_NEGATIVE, POSITIVE, Range, option
 from wildtta.methods.registry import register
-from wildtta.methods.views import MEAN_HELP, STD_HELP, Level, pixel_scale
+from wildtta.methods.views import MEAN_HELP, STD_HELP, Level, pixel_scale, told
 from wildtta.network.output import with_logits
 from wildtta.network.parameters import Scope
 from wildtta.network.statistics import Moments, unbiased
@@ -161,7 +161,10 @@ class MEMO(Method):
     def _views(self, engine: Engine, image: Tensor) -> Tensor:
         generator = next_generator(engine.memory, self.seed, torch.device("cpu"))
         if self.augment is not None:
-            return self.augment(image, self.views, generator)
+            views = self.augment(image, self.views, generator)
+            if not isinstance(views, Tensor) or views.dim() != image.dim() + 1:
+                raise ValueError(f"augment= must give {self.views} views of {tuple(image.shape)}, gave {told(views)}")
+            return views
         scale = pixel_scale(engine.network.module, image[None], self.mean, self.std)
         pixels = scale.pixels(image[None])[0].clamp(0, 1)
         return scale.inputs(augmix(pixels, self.views, generator, self.severity))

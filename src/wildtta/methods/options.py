@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import UnionType
 from typing import Any, Literal
 
@@ -68,6 +68,8 @@ def check_options(config: Any) -> None:
         within: Range | None = item.metadata.get("within")
         if isinstance(value, int) and abs(value) > _LARGEST_WHOLE:
             raise ValueError(f"{item.name} must be a number that fits into 64 bits, got {value!r}")
+        if any(_LARGEST < abs(number) < math.inf for number in _numbers(value)):
+            raise ValueError(f"{item.name} must be a number that fits into float32, got {value!r}")
         if within is not None and any(number not in within for number in _numbers(value)):
             off = " or None (off)" if type(None) in _members(kinds.get(item.name)) else ""
             raise ValueError(f"{item.name} must be a number {within}{off}, got {value!r}")
@@ -80,16 +82,26 @@ def check_options(config: Any) -> None:
 
 
 _LARGEST_WHOLE = 2**63 - 1
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 def _numbers(value: Any) -> list[float]:
-    """The numbers that a value is or holds; NaN for what is none."""
+    """The numbers that a value is or holds; NaN for what is none, and for nothing at all in a sequence."""
     if isinstance(value, int | float):
         return [value]
-    if isinstance(value, str) or not isinstance(value, Iterable):
+    if not _is_sequence(value):
         return []
-    found = np.asarray(value.tolist() if hasattr(value, "tolist") else list(value))
-    return list(found.reshape(-1)) if found.dtype.kind in "iuf" else [math.nan]
+    try:
+        found = np.asarray(value.tolist() if hasattr(value, "tolist") else list(value)).reshape(-1)
+    except (ValueError, NotImplementedError):  # rows of several lengths; a tensor without data
+        return [math.nan]
+    return list(found) if found.dtype.kind in "iuf" and len(found) else [math.nan]
+
+
+def _is_sequence(value: Any) -> bool:
+    """Whether a value holds numbers in an order that can be read again; a tensor or an array does too."""
+    is_array = hasattr(value, "tolist") and isinstance(value, Iterable)
+    return is_array or (isinstance(value, Sequence) and not isinstance(value, str | bytes))
 
 
 _KNOWN_KINDS: dict[Any, dict[str, Any]] = {}
@@ -131,11 +143,11 @@ def _fits(value: Any, member: Any) -> bool | None:
     if member in (int, float):
         whole = isinstance(value, int) and not isinstance(value, bool)
         return whole or (member is float and isinstance(value, float))
-    kind = Iterable if origin is Sequence else origin or member  # numbers may come in a tensor or an array too
+    if origin is Sequence:
+        return _is_sequence(value)
+    kind = origin or member
     if isinstance(value, str) and kind is not str:
-        return False  # a text is a sequence too, but not of what is meant
-    if isinstance(value, bytes | Mapping) and origin is Sequence:
-        return False
+        return False  # a text is iterable too, but not of what is meant
     return isinstance(value, kind) if isinstance(kind, type) else None
 
 

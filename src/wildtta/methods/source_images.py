@@ -29,7 +29,7 @@ def _tensors(source: SourceImages) -> Iterator[Tensor]:
 
 def source_batches(source: SourceImages, size: int, device: torch.device, purpose: str) -> Iterator[Tensor]:
     """``source`` in batches of ``size`` on ``device``, with progress under the name of the ``purpose``."""
-    number = -(-len(source) // size) if isinstance(source, Tensor) else None
+    number = -(-len(source) // size) if isinstance(source, Tensor) and source.dim() else None
     return shown(in_batches(source, size, device), f"{purpose}, batches", number)
 
 
@@ -38,6 +38,11 @@ def in_batches(source: SourceImages, size: int, device: torch.device) -> Iterato
     waiting: list[Tensor] = []
     count = 0
     for images in _tensors(source):
+        if images.dim() < 2:
+            raise ValueError(
+                f"source images must come in batches [number, …], got a tensor of shape {tuple(images.shape)}; for a list "
+                "of single images give torch.stack(images)"
+            )
         if not images.is_floating_point():
             raise TypeError(
                 f"source images must be normalised like the test images (floating point), got {images.dtype}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,9 +40,19 @@ def random_view(
 ) -> Tensor:
     """A view of each network input: by ``augment``, or jittered as pixels."""
     if augment is not None:
-        return augment(images, generator)
+        view = augment(images, generator)
+        if not isinstance(view, Tensor) or view.dim() != images.dim() or len(view) != len(images):
+            raise ValueError(
+                f"augment= must give as many inputs as it gets, here {tuple(images.shape)}, gave {told(view)}"
+            )
+        return view
     scale = pixel_scale(network, images, mean, std)
     return scale.inputs(jitter(scale.pixels(images), generator))
+
+
+def told(made: Any) -> str:
+    """What a function of the user gave, for an error."""
+    return f"{made.dtype} {tuple(made.shape)}" if isinstance(made, Tensor) else repr(made)[:80]
 
 
 def jitter(pixels: Tensor, generator: torch.Generator) -> Tensor:

@@ -67,7 +67,7 @@ class ASR:
         """From ``"asr"``, a mapping of its numbers (a table in a grid), or an ASR."""
         if isinstance(given, ASR):
             return given
-        if given == "asr":
+        if isinstance(given, str) and given == "asr":
             return cls()
         names = [item.name for item in fields(cls)]
         if isinstance(given, Mapping) and given and set(given) <= set(names):
