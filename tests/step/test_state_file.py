@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 import wildtta
 from toy_networks import batches, build, images, same_bits
+from wildtta.methods.registry import config_classes
 from wildtta.step import atomic_file
 from wildtta.step.atomic_file import write_atomically
 from wildtta.step.state_file import read_state, write_state
@@ -184,6 +185,21 @@ def test_a_state_outlives_a_change_of_type(tmp_path: Path) -> None:
     adapter.save(tmp_path / "wide")
     other = wildtta.adapt(build("ln_mlp"), "tent", lr=0.02)
     other.load(tmp_path / "wide")
+
+
+@pytest.mark.parametrize("method", ["rotta", "spa", "tent"])
+def test_a_state_from_before_the_first_batch_can_be_gone_back_to(method: str, tmp_path: Path) -> None:
+    kind = "gn_resnet"
+    options = config_classes()[method].example_options(images(kind, 8))
+    adapter, twin = (wildtta.adapt(build(kind), method, **options) for _ in range(2))
+    adapter.save(tmp_path / "first")
+    stream = batches(kind, 4, 8)
+    for batch in stream:
+        adapter(batch)
+    adapter.load(tmp_path / "first")
+    for batch in stream[::-1]:
+        assert torch.equal(adapter(batch), twin(batch))
+    assert same_bits(adapter.online_state(), twin.online_state()) == []
 
 
 # -- at the same time ----------------------------------------------------------------------------------------------------

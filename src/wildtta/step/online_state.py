@@ -55,6 +55,8 @@ def resume(
     check_origin(engine, path, facts, network)
     if facts["image_shape"] is not None:
         engine.see(tuple(facts["image_shape"]))
+    elif engine.image_shape is not None:
+        tensors = {**tensors, **_not_there_yet(engine, tensors)}
     present = state_of(engine)
     odd = sorted(set(tensors) ^ set(present)) or [name for name in present if not _alike(tensors[name], present[name])]
     if odd:
@@ -76,6 +78,17 @@ def resume(
     mine = engine.method.plain_options()
     changed = [name for name, value in mine.items() if facts["options"].get(name) != value]
     return [f"{path} was saved with other values of {', '.join(changed)}; this adapter's are used"] if changed else []
+
+
+def _not_there_yet(engine: Engine, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Of a state from before the first batch, what holds images and had no size yet: it begins anew."""
+    with engine.changes.set(engine, image_shape=None):
+        without = engine.initial_state()
+    return {
+        f"memory/{name}": value
+        for name, value in engine.initial_state().items()
+        if value.shape != without[name].shape == getattr(tensors.get(f"memory/{name}"), "shape", None)
+    }
 
 
 def _alike(stored: Tensor, present: Tensor) -> bool:
