@@ -160,12 +160,18 @@ class Adapter(nn.Module):
         self._refuse_own_step()
         with Held(), self._turn:
             self._check_in_use()
-            self._engine.clean_up()
+            engine = self._engine
+            engine.clean_up()
+            self._check_in_use()  # what was broken off may have been an unload, which is then completed
             try:
-                yield self._engine
+                yield engine
             except BaseException:
-                self._engine.clean_up()
+                engine.clean_up()
                 raise
+
+    def _clean_up(self) -> None:
+        if "_engine" in self.__dict__:
+            self._engine.clean_up()
 
     def _refuse_own_step(self) -> None:
         if self._answering and self._turn._is_owned():  # type: ignore[attr-defined]
@@ -452,23 +458,29 @@ class Adapter(nn.Module):
     def unload(self) -> nn.Module:
         """The untouched network back, bit for bit; the adapter cannot be used afterwards."""
         with self._alone() as engine:
-            if engine.learns and engine.source is not None:
-                with torch.inference_mode(False):
-                    engine.learnables.assign(engine.source)
-            if engine.batch_norms is not None:
-                engine.batch_norms.remove()
-            if engine.compiled is not None:
-                engine.compiled.remove()
-            for name, module in self.network.named_modules():
-                module.training = self._training_before[name]
-            for name, parameter in self.network.named_parameters():
-                parameter.requires_grad_(self._grad_before[name])
-            self._graphs = None
-            if self._lockstep is not None:
-                self._lockstep.peers.close()
-            give_back(self.network)
-            del self._engine
+            # A half unloaded adapter could neither answer nor go back: an unload that is broken off is completed.
+            engine.unfinished = functools.partial(self._return_network, engine)
+            engine.settle()
         return self.network
+
+    def _return_network(self, engine: Engine) -> None:
+        """The network as it was before adaptation. It may be interrupted and done again."""
+        if engine.learns and engine.source is not None:
+            with torch.inference_mode(False):
+                engine.learnables.assign(engine.source)
+        if engine.batch_norms is not None:
+            engine.batch_norms.remove()
+        if engine.compiled is not None:
+            engine.compiled.remove()
+        for name, module in self.network.named_modules():
+            module.training = self._training_before[name]
+        for name, parameter in self.network.named_parameters():
+            parameter.requires_grad_(self._grad_before[name])
+        self._graphs = None
+        if self._lockstep is not None:
+            self._lockstep.peers.close()
+        give_back(self.network)
+        self.__dict__.pop("_engine", None)
 
     def _check_in_use(self) -> None:
         if "_engine" not in self.__dict__:
@@ -522,9 +534,9 @@ class Adapter(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Adapter:
         """``.to``, ``.cuda``, ``.double``…: the online state follows the network; float16 is refused before it happens."""
         self._refuse_own_step()
-        with self._turn:
+        with Held(), self._turn:
+            self._clean_up()
             if "_engine" in self.__dict__:
-                self._engine.clean_up()
                 before = self._facts.reference.dtype
                 after = fn(torch.empty_like(self._facts.reference[:0])).dtype
                 if after == torch.float16:
@@ -553,8 +565,7 @@ class Adapter(nn.Module):
     def _copied(self, memo: dict[int, Any]) -> dict[str, Any]:
         self._refuse_own_step()
         with self._turn:
-            if "_engine" in self.__dict__:
-                self._engine.clean_up()
+            self._clean_up()
             left = ("_turn", "_last", "_stream", "_graphs")
             return copy.deepcopy({name: value for name, value in vars(self).items() if name not in left}, memo)
 

@@ -237,6 +237,57 @@ def test_a_block_that_is_interrupted_anywhere_is_over(block: str) -> None:
     assert steps > 20
 
 
+def _bn_in_training() -> nn.Module:
+    return build("bn_resnet").train()
+
+
+def test_an_unload_that_is_broken_off_anywhere_is_completed() -> None:
+    """Half unloaded, the network would learn its buffers anew in the next call (a second Ctrl-C is handled at once)."""
+    source, flags_before = snapshot(_bn_in_training()), flags(_bn_in_training())
+    batch = images("bn_resnet", 8)
+
+    @contextlib.contextmanager
+    def unloading(adapter: wildtta.Adapter) -> Iterator[None]:
+        adapter.unload()
+        yield
+
+    completed = 0
+    for steps in (0, 50, *range(100, 20_000, 400)):
+        network = _bn_in_training()
+        adapter = wildtta.adapt(network, "tent", lr=0.02)
+        adapter(batch)
+        broken = _broken_off(functools.partial(unloading, adapter), steps)
+        with contextlib.suppress(RuntimeError):
+            adapter(batch)
+            adapter.unload()
+            completed -= 1
+        completed += broken
+        assert same_bits(snapshot(network), source) == []
+        assert flags(network) == flags_before
+        wildtta.adapt(network, "tent").unload()
+        if not broken:
+            break
+    assert completed > 10
+    assert not broken
+
+
+@pytest.mark.usefixtures("raising")
+def test_a_signal_waits_for_a_move() -> None:
+    """It would leave a half of the network in another type."""
+    adapter = wildtta.adapt(build("ln_mlp"), "tent", lr=0.02)
+    signals = [signal.SIGALRM]
+
+    def moved(value: Tensor) -> Tensor:
+        if value.numel() and signals:
+            signal.raise_signal(signals.pop())
+        return value.double()
+
+    with pytest.raises(Broken):
+        adapter._apply(moved)
+    assert {parameter.dtype for parameter in adapter.network.parameters()} == {torch.float64}
+    adapter(images("ln_mlp", 8, dtype=torch.float64))
+
+
 @pytest.mark.usefixtures("raising")
 def test_signals_come_again_after_a_block_that_was_not_left_in_order() -> None:
     held = Held()
