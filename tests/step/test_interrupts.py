@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 import wildtta
 from toy_networks import batches, build, flags, images, same_bits, snapshot
+from wildtta.step.atomic_file import write_atomically
 from wildtta.step.interrupts import Held
 from wildtta.step.undo import HOST_STATE
 
@@ -269,6 +270,21 @@ def test_an_unload_that_is_broken_off_anywhere_is_completed() -> None:
             break
     assert completed > 10
     assert not broken
+
+
+def test_a_save_that_is_broken_off_anywhere_leaves_no_other_file(tmp_path: Path) -> None:
+    """Of a process that goes on nobody would remove it."""
+
+    @contextlib.contextmanager
+    def writing() -> Iterator[None]:
+        write_atomically(tmp_path / "state", b"new")
+        yield
+
+    steps = 0
+    while _broken_off(writing, steps):
+        assert [path.name for path in tmp_path.iterdir()] in ([], ["state"])
+        steps += 1
+    assert steps > 100
 
 
 @pytest.mark.usefixtures("raising")

@@ -23,9 +23,9 @@ def write_atomically(path: Path, data: bytes, put: Callable[[Path, Path], object
     path.parent.mkdir(parents=True, exist_ok=True)
     _clean_up(path)
     temporary = path.parent / f"{_prefix(path)}{_machine()}-{os.getpid()}-{secrets.token_hex(4)}.tmp"
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
     try:
-        with os.fdopen(handle, "wb") as file:
+        # Opened within the try, and by one call: an interruption (Ctrl-C) at any moment leaves neither file nor handle.
+        with open(temporary, "xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
