@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -123,6 +124,19 @@ def test_what_names_no_sender_for_each_image_is_refused(given: Any) -> None:
     model = wildtta.adapt(build("gn_resnet"), "tent")
     with pytest.raises(TypeError, match="expected one sender for each image"), model.senders(given):
         pass
+
+
+@pytest.mark.parametrize("given", [[("tenant", ["a"])], [{"a"}], [bytearray(b"a")]])
+def test_senders_that_cannot_be_told_apart_are_refused(given: Any) -> None:
+    with pytest.raises(TypeError, match="expected one sender for each image"):
+        wildtta.adapt(build("ln_mlp"), "tent").senders(given)
+
+
+@pytest.mark.parametrize("given", [[1.0, math.nan], np.array([math.nan]), torch.tensor([math.nan])])
+def test_nan_is_no_sender(given: Any) -> None:
+    """As it comes of a table with gaps. It never equals itself, and was learned from without bound."""
+    with pytest.raises(ValueError, match=r"NaN.*'unknown'"):
+        wildtta.adapt(build("ln_mlp"), "tent").senders(given)
 
 
 @pytest.mark.parametrize("kind", ["gn_resnet", "bn_resnet"])

@@ -391,6 +391,31 @@ def test_models_share_a_registry_and_copies_keep_it() -> None:
     assert sent.guard.judge.looks == twin.guard.judge.looks
 
 
+@pytest.mark.parametrize("contents", ["{}", "notes\nwithout an end", '{"format": "wildtta-guard-audit-7"}\n', "\n"])
+def test_a_file_that_holds_something_else_is_no_audit_and_stays_as_it_is(contents: str, tmp_path: Path) -> None:
+    """Its last line would have been taken for one that broke off, and removed."""
+    path = tmp_path / "file"
+    path.write_text(contents)
+    with pytest.raises(OSError, match=r"something else is there.*give a new file"):
+        Audit(path)
+    assert path.read_text() == contents
+
+
+@pytest.mark.parametrize("begun", [0, 5, 20])
+def test_an_audit_whose_first_line_broke_off_is_gone_on_with(begun: int, tmp_path: Path) -> None:
+    Audit(tmp_path / "audit").write("start", guard={"false_alarms": 0.01})
+    whole = (tmp_path / "audit").read_bytes()
+    (tmp_path / "audit").write_bytes(whole[:begun])
+    Audit(tmp_path / "audit").write("start", guard={"false_alarms": 0.01})
+    assert len(read_audit(tmp_path / "audit")) == 1
+
+
+@pytest.mark.parametrize("path", ["/dev/full", "a\0b"])
+def test_devices_and_names_that_no_file_can_have_are_no_audit(path: str) -> None:
+    with pytest.raises(OSError, match="cannot be written to"):
+        Audit(path)
+
+
 def test_an_audit_that_cannot_be_written_is_refused_at_first_and_told_later(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="cannot be written to"):

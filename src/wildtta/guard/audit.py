@@ -15,13 +15,15 @@ from typing import Any
 from wildtta.guard.judge import Judge, Look
 
 FORMAT = "wildtta-guard-audit-1"
+_START = f'{{"format": "{FORMAT}"'.encode()
 
 
 class Audit:
     """Appends lines to a file; every line is whole even if the process dies right after it.
 
-    A path that cannot be written to is refused at the start. What fails later (a full disk, a folder that was removed) is
-    told once and stops nobody from being answered. The half line that it may leave goes before the next one is written.
+    A path that cannot be written to, or that holds something else, is refused at the start. What fails later (a full disk,
+    a folder that was removed) is told once and stops nobody from being answered. The half line that it may leave goes
+    before the next one is written.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -29,10 +31,13 @@ class Audit:
         self._told = False
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            if self.path.exists() and not _may_be_audit(self.path):
+                raise FileExistsError("something else is there, which stays as it is")
             self._append(b"")
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a name with a null byte
             raise OSError(
-                f"audit={str(path)!r} cannot be written to ({error}); give a file in a writable folder"
+                f"audit={str(path)!r} cannot be written to ({error}); give a new file, or an earlier audit, in a writable "
+                "folder"
             ) from error
 
     def _append(self, line: bytes) -> None:
@@ -119,6 +124,15 @@ def is_audit(path: str | os.PathLike[str]) -> bool:
             return FORMAT.encode() in file.readline(200)
     except OSError:
         return False
+
+
+def _may_be_audit(path: Path) -> bool:
+    """Whether a file is empty or begins as an audit does, also one whose first line broke off."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        start = file.read(len(_START))
+    return start == _START[: len(start)]
 
 
 def _plain(value: Any) -> Any:

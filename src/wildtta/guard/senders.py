@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
@@ -89,10 +90,18 @@ def ids_of(senders: Any) -> list[Hashable]:
     listed = _untensored(senders)
     one_text = isinstance(listed, (str, bytes))
     ids = [_untensored(one) for one in listed] if isinstance(listed, Iterable) and not one_text else [[]]
-    if not all(isinstance(one, Hashable) for one in ids):
+    try:
+        for one in ids:
+            hash(one)
+    except TypeError:
         raise TypeError(
             f"expected one sender for each image, such as ['alice', 'bob'] or a tensor of numbers, got {listed!r:.60}; for "
             "a single sender repeat its name: [name] * len(images)"
+        ) from None
+    if any(isinstance(one, float) and math.isnan(one) for one in ids):
+        raise ValueError(
+            "NaN is among the senders: it is never the same sender twice, so that no share would bound it; give images of "
+            "unknown senders a name, such as 'unknown'"
         )
     return ids
 
