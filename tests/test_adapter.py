@@ -282,6 +282,55 @@ def test_dropout_stays_off_whatever_the_mark() -> None:
     assert not any(module.training for module in adapter.network.modules())
 
 
+@pytest.mark.parametrize(("kind", "method"), [("ln_vit", "tent"), ("bn_resnet", "none"), ("bn_resnet", "steady")])
+def test_a_train_that_reaches_the_network_itself_changes_nothing(kind: str, method: str) -> None:
+    """As of a module that holds both the network and its adapter: dropout stays off, and no buffer is written."""
+    network = build(kind)
+    adapter, twin = wildtta.adapt(network, method), wildtta.adapt(build(kind), method)
+    for batch in batches(kind, 3, 4):
+        network.train()
+        assert torch.equal(adapter(batch), twin(batch))
+    assert same_bits(snapshot(adapter.unload()), snapshot(build(kind))) == []
+
+
+@pytest.mark.parametrize("method", ["tent", "sar", "steady"])
+def test_what_learns_and_is_frozen_by_somebody_is_told(method: str) -> None:
+    adapter = wildtta.adapt(build("ln_mlp"), method)
+    adapter(images("ln_mlp", 8))
+    adapter.requires_grad_(False)
+    with pytest.raises(RuntimeError, match=r"(\d) of \1 parameters that learn ask for no gradient.*paused"):
+        adapter(images("ln_mlp", 8))
+    with adapter.paused():
+        adapter(images("ln_mlp", 8))
+    for name in adapter.learned_parameters:
+        adapter.get_parameter(f"network.{name}").requires_grad_()
+    adapter(images("ln_mlp", 8))
+    assert adapter.last.step == 3
+
+
+def test_a_network_that_was_made_float16_behind_the_adapter_is_refused() -> None:
+    adapter = wildtta.adapt(build("ln_mlp"), "tent")
+    adapter.network.half()
+    with pytest.raises(TypeError, match="float16"):
+        adapter(images("ln_mlp", 8).half())
+
+
+def test_sparse_batches_and_networks_without_values_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"layout torch.sparse_coo; give images.to_dense"):
+        wildtta.adapt(build("ln_mlp"), "tent")(images("ln_mlp", 8).to_sparse())
+    with pytest.raises(ValueError, match="no values yet"):
+        wildtta.adapt(build("ln_mlp").to("meta"), "tent")
+
+
+def test_a_network_of_which_a_part_was_exchanged_is_given_back() -> None:
+    network = build("ln_mlp").train()
+    adapter = wildtta.adapt(network, "tent")
+    network[9] = nn.Sequential(network[9])
+    adapter(images("ln_mlp", 8))
+    assert adapter.unload() is network
+    assert network[0].training
+
+
 @pytest.mark.parametrize("kind", ["ln_mlp", "bn_resnet"])
 @pytest.mark.parametrize("method", ["tent", "sar2"])
 def test_deep_copies_live_their_own_lives(kind: str, method: str) -> None:

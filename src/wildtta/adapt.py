@@ -13,6 +13,7 @@ from wildtta.guard.guard import Guard
 from wildtta.methods.base import Method
 from wildtta.methods.registry import get_method
 from wildtta.network import choose_parameters, inspect_network
+from wildtta.network.norms import take_off_batch_statistics
 from wildtta.network.parameters import ParameterChoice
 from wildtta.step.compiling import refuse_compiled
 from wildtta.step.holding import refuse_held
@@ -95,8 +96,11 @@ def adapt(
         )
     config = get_method(method, **options)
     refuse_held(model)
+    take_off_batch_statistics(model)
     refuse_compiled(model)
     refuse_half_precision(model)
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise ValueError("the network's parameters have no values yet (device 'meta'); load its weights first")
     if any(parameter.is_inference() for parameter in model.parameters()):
         raise ValueError("the network was made inside torch.inference_mode() and cannot learn; make it outside")
     with torch.inference_mode(False):

@@ -132,10 +132,14 @@ class Adapter(nn.Module):
         learns = set() if not self._engine.learns else set(map(id, self._engine.learnables.parameters))
         for parameter in self.network.parameters():
             parameter.requires_grad_(id(parameter) in learns)
-        for module in self.network.modules():
-            module.training = False
+        self._evaluate()
         if self._engine.batch_statistics and not self._engine.median:
             self._engine.batch_norms = BatchStatistics(self.network)
+
+    def _evaluate(self) -> None:
+        """Evaluation mode everywhere: no dropout, and no BatchNorm layer writes its buffers."""
+        for module in self.network.modules():
+            module.training = False
 
     def _new_graphs(self) -> GraphRunner | None:
         learns_by_gradient = isinstance(self.method, GradientMethod) and self._engine.learns
@@ -163,6 +167,8 @@ class Adapter(nn.Module):
             engine = self._engine
             engine.clean_up()
             self._check_in_use()  # what was broken off may have been an unload, which is then completed
+            if self.network.training:  # a train() that was meant for a module around it, or for all of a program
+                self._evaluate()
             try:
                 yield engine
             except BaseException:
@@ -289,6 +295,7 @@ class Adapter(nn.Module):
     def _learn(self, images: Tensor) -> Answer:
         """One step: by replaying a recorded one, else eagerly. A first batch that fails sets neither size nor shape."""
         engine = self._engine
+        self._refuse_frozen()
         found = sample_levels(engine, images)
         self._graphs = self._graphs or self._new_graphs()
         replayed = None
@@ -308,8 +315,22 @@ class Adapter(nn.Module):
             engine.calls = self._number
         return answer
 
+    def _refuse_frozen(self) -> None:
+        """What learns must ask for gradients: without them nothing would be learned, and nothing would tell."""
+        learnables = self._engine.learnables if self._engine.learns else None
+        frozen = [] if learnables is None else [p for p in learnables.parameters if not p.requires_grad]
+        if learnables is not None and frozen:
+            raise RuntimeError(
+                f"{len(frozen)} of {len(learnables.parameters)} parameters that learn ask for no gradient any more "
+                "(requires_grad_(False), a freeze()). To predict only call the adapter within model.paused(); to learn, "
+                "give them back with model.get_parameter('network.' + name).requires_grad_() for each name in "
+                "model.learned_parameters"
+            )
+
     def _validate(self, call: Tensor | Inputs) -> None:
         facts, reference = self._facts, self._facts.reference
+        if reference.dtype == torch.float16:
+            raise TypeError(_HALF_ADVICE.format("the network's parameters were made float16"))
         if self.method.needs_images and (isinstance(call, Inputs) or facts.takes_tokens):
             raise TypeError(
                 f"{self.method.name} works on images themselves, and this network was called with "
@@ -327,6 +348,8 @@ class Adapter(nn.Module):
             raise TypeError(
                 f"expected a tensor of images [batch, channels, height, width], got {type(images).__name__}"
             )
+        if images.layout is not torch.strided:
+            raise TypeError(f"expected a dense tensor, got one of layout {images.layout}; give images.to_dense()")
         if not images.is_floating_point() and not facts.takes_tokens:
             raise TypeError(
                 f"expected floating-point images, got {images.dtype}; convert and normalise them first, "
@@ -473,9 +496,9 @@ class Adapter(nn.Module):
         if engine.compiled is not None:
             engine.compiled.remove()
         for name, module in self.network.named_modules():
-            module.training = self._training_before[name]
-        for name, parameter in self.network.named_parameters():
-            parameter.requires_grad_(self._grad_before[name])
+            module.training = self._training_before.get(name, module.training)
+        for name, parameter in self.network.named_parameters():  # a part that was put in meanwhile stays as it is
+            parameter.requires_grad_(self._grad_before.get(name, parameter.requires_grad))
         self._graphs = None
         if self._lockstep is not None:
             self._lockstep.peers.close()

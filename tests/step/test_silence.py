@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import warnings
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -120,6 +121,17 @@ def test_a_network_that_another_adapter_holds_is_refused() -> None:
     copied = copy.deepcopy(wildtta.adapt(network, "tent"))
     with pytest.raises(ValueError, match="another adapter"):
         wildtta.adapt(copied.network, "tent")
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda network: pickle.loads(pickle.dumps(network))])
+def test_a_copy_of_an_adapted_network_does_not_keep_its_batch_statistics(copied: Callable[[nn.Module], nn.Module]) -> None:
+    batch = images("bn_resnet", 8)
+    adapter, twin = (wildtta.adapt(build("bn_resnet"), "tent") for _ in range(2))
+    plain = wildtta.adapt(build("bn_resnet"), "none")
+    other = wildtta.adapt(copied(adapter.network), "none")
+    assert torch.equal(other(batch), plain(batch))
+    assert torch.equal(adapter(batch), twin(batch))  # it keeps its own
+    assert not any(module._forward_pre_hooks for module in other.unload().modules())
 
 
 def test_a_network_that_was_never_given_back_is_told() -> None:

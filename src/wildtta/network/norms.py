@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from wildtta.network.changes import Changes
+from wildtta.network.changes import Changes, take_off
 
 _NORM_TYPES = (_BatchNorm, _InstanceNorm, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 _NORM_CLASS_NAME = re.compile(r"norm(act)?\d*d?$", re.IGNORECASE)
@@ -66,3 +66,16 @@ class BatchStatistics:
         for layer, training, tracked, hook in self._before:
             hook.remove()
             layer.training, layer.track_running_stats = training, tracked
+
+
+def take_off_batch_statistics(network: nn.Module) -> None:
+    """Back to the source's statistics where ``network`` is a copy of an adapted one, or its adapter is gone.
+
+    The switch is part of the layers and goes into copies: one of them would answer by its batch whatever its method says.
+    """
+    for layer in filter(is_batch_norm, network.modules()):
+        for hook in list(layer._forward_pre_hooks.values()):
+            switch = getattr(hook, "__self__", None)
+            if isinstance(switch, BatchStatistics):
+                switch.remove()
+                take_off(layer._forward_pre_hooks, hook)

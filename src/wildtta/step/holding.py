@@ -31,7 +31,8 @@ def refuse_held(network: nn.Module) -> None:
         if holder() is not None:
             raise ValueError(
                 f"{type(network).__name__} (or a part of it) is held by another adapter, so that its weights are not the "
-                "source's; give it back first with that adapter's unload(), or adapt a copy"
+                "source's; give it back first with that adapter's unload(), or adapt a copy that was made before, or "
+                "copy.deepcopy(that adapter).unload()"
             )
         warnings.warn(
             f"{type(network).__name__} was adapted before, and that adapter is gone without unload(): the weights as they "
