@@ -242,12 +242,29 @@ def test_severity_batch_size_and_seed_may_be_fields_and_the_lists_win(grid: str,
         ("", "[grid.override]\nskip = true", r"overrides of .* \[\[grid.override\]\] after it"),
         ("", "[[grid.override]]\nskip = 'no'", "skip in an override of .* must be true or false, without quotes, got 'no'"),
         ("", "[[grid.override]]\nset = { options = 5 }", r"options of set in \[\[grid\]\] 1 must be a table"),
+        (
+            "",
+            "[[grid.override]]\nmatch = { method = 'stedy' }\nset = { limit = 5 }",
+            r"override 1 of \[\[grid\]\] 1 matches no cell .*'stedy'.* does nothing",
+        ),
+        ("", "[[grid.override]]\nset = { weights = 3 }", "weights must be a non-empty text or absent, got 3"),
+        ("", "[[grid.override]]\nset = { name = [] }", "name must be a non-empty text or absent"),
+        ("", "limit = " + "[" * 2000 + "]" * 2000, "not valid TOML"),
         ("", "seed = 100000000000000000000000", r"seed must be below 2\^63, got 100000000000000000000000"),
     ],
 )
 def test_nonsense_in_a_grid_is_refused(defaults: str, grid: str, message: str) -> None:
     with pytest.raises(BenchError, match=message):
         parse_grid(FIELDS.format(defaults=defaults, grid=grid))
+
+
+@pytest.mark.parametrize("weights", ["3", "[1]", "{ a = 1 }", "true", "''"])
+def test_weights_of_a_model_are_a_text(weights: str) -> None:
+    with pytest.raises(BenchError, match="weights must be a non-empty text or absent"):
+        parse_grid(
+            f"[models.own]\nmodel = 'glyphs:vit'\nweights = {weights}\n[[grid]]\nmodels = ['own']\nmethods = ['none']\n"
+            "scenarios = ['mild']\n"
+        )
 
 
 @pytest.mark.parametrize("kind", ["half", "classes"])

@@ -106,6 +106,10 @@ class Cell:
         for text in ("model", "method", "scenario", "data", "protocol"):
             if not isinstance(getattr(self, text), str) or not getattr(self, text):
                 raise BenchError(f"{text} must be a non-empty text, got {getattr(self, text)!r}")
+        for text in ("weights", "name", "model_name"):
+            value = getattr(self, text)
+            if value is not None and (not isinstance(value, str) or not value):
+                raise BenchError(f"{text} must be a non-empty text or absent, got {value!r}")
         for number, least in (("severity", 0), ("batch_size", 1), ("seed", 0), ("regularise", 0)):
             value = getattr(self, number)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:

@@ -91,7 +91,7 @@ def parse_toml(text: str) -> Table:
         raise BenchError("TOML files need tomli on Python 3.10: pip install 'wildtta[cli]'") from error
     try:
         content = tomllib.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BenchError(f"not valid TOML: {error}") from error
     nulled: Table = each_value(content, lambda value: None if value == "null" else value)
     return nulled
@@ -109,15 +109,22 @@ def _cells(content: Table, folder: Path) -> Iterator[Cell]:
         _settings(grid, _AXES | _SETTABLE, where)
         common = _merged(defaults, {name: value for name, value in grid.items() if name in _SETTABLE})
         overrides = _overrides(grid.get("override", []), where)
+        idle = dict(enumerate(overrides, start=1))
         for combination in _combinations(grid, common, named, folder, where):
             cell = _merged(common, combination)
-            for override in overrides:
+            for place, override in enumerate(overrides, start=1):
                 if all(_matches(cell, name, wanted) for name, wanted in override.get("match", {}).items()):
+                    idle.pop(place, None)
                     if override.get("skip"):
                         break
                     cell = _merged(cell, override.get("set", {}))
             else:
                 yield Cell.from_json(cell)
+        for place, override in idle.items():
+            raise BenchError(
+                f"override {place} of {where} matches no cell (match = {dict(override.get('match', {}))!r}), so that it does "
+                "nothing; compare it with the grid's lists and with the names of the file, or leave it out"
+            )
 
 
 def _overrides(value: Any, where: str) -> list[Table]:
@@ -160,8 +167,9 @@ def _model(entry: Any, named: Table, folder: Path, where: str) -> Table:
     values = _entry("model", entry, named, where)
     _only(values, {"model", "model_options", "weights", "title"}, f"a model of {where}")
     values["model"] = _own_code_beside(folder, values["model"])
-    if values.get("weights") and not Path(values["weights"]).is_absolute():
-        values["weights"] = _beside(folder, values["weights"])
+    weights = values.get("weights")
+    if isinstance(weights, str) and weights and not Path(weights).is_absolute():
+        values["weights"] = _beside(folder, weights)
     title = values.pop("title")
     return {**values, "model_name": title}
 
