@@ -347,6 +347,7 @@ def test_an_adapter_without_a_guard_says_so() -> None:
         ({"audit": 3}, "audit must be a path"),
         ({"name": 3}, "name must be a text"),
         ({"registry": 3}, "registry must be a CollectorRegistry"),
+        ({"registry": type("Registry", (), {"register": print})}, "registry must be a CollectorRegistry"),
     ],
 )
 def test_options_out_of_range_or_of_the_wrong_type_are_refused(options: dict[str, Any], words: str) -> None:
@@ -365,6 +366,16 @@ def test_metrics_for_prometheus() -> None:
     assert looks == model.guard.judge.looks > 0
     share = registry.get_sample_value("wildtta_guard_disagreement", {"model": "camera"})
     assert share == model.guard.disagreement
+
+
+def test_a_registry_that_has_such_a_metric_is_refused_and_left_as_it_was() -> None:
+    client = pytest.importorskip("prometheus_client")
+    registry = client.CollectorRegistry()
+    client.Gauge("wildtta_guard_rung", "somebody else's", registry=registry)
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"metric of the guard's name already.*CollectorRegistry\(\)"):
+            wildtta.adapt(build("ln_mlp"), "tent", guard=wildtta.Guard(registry=registry))
+    assert [family.name for family in registry.collect()] == ["wildtta_guard_rung"]
 
 
 def test_models_share_a_registry_and_copies_keep_it() -> None:

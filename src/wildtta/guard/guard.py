@@ -66,7 +66,7 @@ class Guard:
             raise TypeError(f"audit must be a path or None, got {self.audit!r}")
         if not isinstance(self.name, str):
             raise TypeError(f"name must be a text, got {self.name!r}")
-        if self.registry is not None and not hasattr(self.registry, "register"):
+        if self.registry is not None and (isinstance(self.registry, type) or not hasattr(self.registry, "register")):
             raise TypeError(f"registry must be a CollectorRegistry of prometheus_client or None, got {self.registry!r}")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Guard:

@@ -27,14 +27,24 @@ class _Families:
         from prometheus_client import Counter, Gauge
 
         self.gauges: dict[str, Gauge] = {
-            name: Gauge(f"wildtta_guard_{name}", help, ["model"], registry=registry) for name, help in _GAUGES.items()
+            name: Gauge(f"wildtta_guard_{name}", help, ["model"], registry=None) for name, help in _GAUGES.items()
         }
-        self.looks: Counter = Counter(
-            "wildtta_guard_looks", "Comparisons with the source", ["model"], registry=registry
-        )
+        self.looks: Counter = Counter("wildtta_guard_looks", "Comparisons with the source", ["model"], registry=None)
         self.decisions: Counter = Counter(
-            "wildtta_guard_decisions", "Actions of the guard", ["model", "action"], registry=registry
+            "wildtta_guard_decisions", "Actions of the guard", ["model", "action"], registry=None
         )
+        known: list[Any] = []
+        for metric in (*self.gauges.values(), self.looks, self.decisions):
+            try:
+                registry.register(metric)
+            except ValueError as error:
+                for each in known:
+                    registry.unregister(each)
+                raise ValueError(
+                    f"registry= has a metric of the guard's name already ({error}); give the guard a registry of its own, "
+                    "such as prometheus_client.CollectorRegistry()"
+                ) from error
+            known.append(metric)
 
 
 _known: weakref.WeakKeyDictionary[Any, _Families] = weakref.WeakKeyDictionary()
