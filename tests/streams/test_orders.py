@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from wildtta.streams import balanced_subset, dirichlet, label_shift, mild, one_class, runs, single
+from wildtta.streams import balanced_subset, build, dirichlet, label_shift, mild, one_class, runs, single
 
 RECORDED = json.loads((Path(__file__).parent / "label_shift_orders.json").read_text())
 CLASS_ORDERED = np.repeat(np.arange(20), 10)
@@ -258,3 +258,21 @@ def test_one_class_is_one_class_and_its_seed_chooses_which() -> None:
     assert len(set(CLASS_ORDERED[order])) == 1
     assert sorted(order[:10]) == sorted(order[10:20]) == sorted(set(order))
     assert len({int(CLASS_ORDERED[one_class(CLASS_ORDERED, seed=seed)[0]]) for seed in range(20)}) > 5
+
+
+@pytest.mark.parametrize(
+    ("order", "options", "message"),
+    [
+        ("label_shift", {"draws": "x"}, "draws must be at least 1 image per period .*'x'"),
+        ("label_shift", {"draws": True}, "draws must be"),
+        ("label_shift", {"draws": 2**63}, "draws must be"),
+        ("label_shift", {"ratio": "x"}, "ratio must be from 1 .*'x'"),
+        ("label_shift", {"ratio": []}, "ratio must be"),
+        ("dirichlet", {"gamma": "x"}, "gamma must be a positive finite number .*'x'"),
+        ("dirichlet", {"gamma": 10**400}, "gamma must be"),
+        ("dirichlet", {"slots": "x"}, "slots must be at least 1 .*'x'"),
+    ],
+)
+def test_options_of_an_order_of_the_wrong_type_are_told(order: str, options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build(order, [0, 1, 2, 0, 1, 2], **options)

@@ -21,7 +21,9 @@ CLASSES = {"glyphs": 200, "imagenet-r": 200}
 def images_in(cell: Cell) -> int:
     """Length of the cell's stream, from its scenario and the data set's usual size."""
     if "label_shift" in cell.scenario:
-        length = int(cell.scenario_options.get("draws", 100)) * CLASSES.get(cell.data, 1000)
+        draws = cell.scenario_options.get("draws", 100)
+        # What is no number is refused where the stream is made.
+        length = (draws if isinstance(draws, int) else 100) * CLASSES.get(cell.data, 1000)
     else:
         length = IMAGES.get(cell.data, 50_000)
     length *= max(1, len(cell.corruptions)) if cell.scenario in MULTI_DOMAIN else 1

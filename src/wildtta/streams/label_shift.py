@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wildtta.randomness import numpy_generator
-from wildtta.streams.labels import IntArray, as_labels, images_by_class
+from wildtta.streams.labels import IntArray, as_labels, images_by_class, is_whole
 
 OFFICIAL_INFINITY = 500_000.0
 """The authors' generator has no infinite ratio; their files for it were made with this one."""
@@ -55,11 +55,15 @@ def label_shift(
     checked = as_labels(labels)
     if isinstance(order, os.PathLike) or str(order).endswith(".npy"):
         return read_order(Path(order), images=len(checked))
-    ratio = float(ratio)  # files that cannot hold an infinity write it as "inf"
+    given = ratio
+    try:
+        ratio = float(ratio)  # files that cannot hold an infinity write it as "inf"
+    except (TypeError, ValueError):
+        ratio = math.nan
     if math.isnan(ratio) or ratio < 1:
-        raise ValueError(f"ratio must be from 1 (uniform) to math.inf (pure class order), got {ratio}")
-    if draws < 1:
-        raise ValueError(f"draws must be at least 1 image per period, got {draws}")
+        raise ValueError(f"ratio must be from 1 (uniform) to math.inf (pure class order), got {given!r}")
+    if not is_whole(draws) or not 1 <= draws < 2**31:
+        raise ValueError(f"draws must be at least 1 image per period (a whole number below 2^31), got {draws!r}")
     if order == "resample":
         return _resampled(checked, ratio, draws, seed)
     if order not in ("official", "published"):

@@ -11,6 +11,11 @@ IntArray: TypeAlias = npt.NDArray[np.int64]
 """Labels, indices, domain numbers: always int64."""
 
 
+def is_whole(value: object) -> bool:
+    """Whether a value is a whole number, of Python or of numpy."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
 def as_labels(labels: npt.ArrayLike) -> IntArray:
     """The labels as a one-dimensional int64 array, or an error that says what they are instead."""
     array = np.asarray(labels)

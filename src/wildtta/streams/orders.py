@@ -7,11 +7,14 @@ changed. Every method therefore sees the same stream.
 
 from __future__ import annotations
 
+import sys
+from numbers import Real
+
 import numpy as np
 import numpy.typing as npt
 
 from wildtta.randomness import numpy_generator
-from wildtta.streams.labels import IntArray, as_labels, images_by_class
+from wildtta.streams.labels import IntArray, as_labels, images_by_class, is_whole
 
 
 def mild(labels: npt.ArrayLike, *, seed: int = 0) -> IntArray:
@@ -48,12 +51,13 @@ def dirichlet(labels: npt.ArrayLike, gamma: float = 0.1, *, slots: int | None = 
     Source: the protocol of RoTTA (Yuan et al., CVPR 2023) and NOTE (Gong et al., NeurIPS 2022).
     """
     checked = as_labels(labels)
-    if not gamma > 0 or not np.isfinite(gamma):
-        raise ValueError(f"gamma must be a positive finite number (the Dirichlet concentration), got {gamma}")
+    if isinstance(gamma, bool) or not isinstance(gamma, Real) or not 0 < gamma <= sys.float_info.max:
+        raise ValueError(f"gamma must be a positive finite number (the Dirichlet concentration), got {gamma!r}")
+    gamma = float(gamma)  # numpy takes no whole number beyond 64 bits
     groups = images_by_class(checked)
     periods = len(groups) if slots is None else slots
-    if periods < 1:
-        raise ValueError(f"slots must be at least 1, got {periods}")
+    if not is_whole(periods) or periods < 1:
+        raise ValueError(f"slots must be at least 1 (a whole number), got {periods!r}")
     generator = numpy_generator(seed)
     bursts: list[list[IntArray]] = [[] for _ in range(periods)]
     for group in groups:
