@@ -217,6 +217,26 @@ def test_a_stream_that_something_else_overwrote_keeps_no_other_from_going_or_bei
     assert all(read_state(next(tmp_path.glob(f"*/{name}.stream")))[1]["calls"] == 3 for name in "bc")
 
 
+def test_a_write_that_is_broken_off_leaves_each_stream_in_one_place(tmp_path, monkeypatch):
+    """By an interruption while a stream makes room for another: what it learns afterwards is what is saved."""
+    fleet = one_at_a_time(tmp_path)
+    for name in "ab":
+        answer(fleet, name)
+
+    def broken_off(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("wildtta.fleet.state_folder.write_state", broken_off)
+        with pytest.raises(KeyboardInterrupt):
+            answer(fleet, "c")
+    answer(fleet, "b")
+    expected = fleet["b"].online_state()
+    fleet.close()
+    found = one_at_a_time(tmp_path)["b"].online_state()
+    assert all(torch.equal(value, found[name]) for name, value in expected.items())
+
+
 def in_a_fork(work: Callable[[], str]) -> str:
     """What ``work`` says in a forked process, or the words of its refusal."""
     reader, writer = os.pipe()

@@ -145,13 +145,14 @@ class Places:
         name = next(name for name in self.active if name not in needed)
         record = self.active[name]
         self._resident[name] = pack(self.engine_of(record))
-        self._store_surplus()
         assert record.slot is not None
         self.slots.give_back(record.slot)
         record.slot, record.latest = None, None
         del self.active[name]
         if record.watch is not None:
             record.watch.forget_samples()
+        # Last: what fails or is interrupted while it writes finds each stream in one place alone.
+        self._store_surplus()
 
     def _store_surplus(self) -> None:
         """More packed streams than host memory is to hold: the least recently used go to disk.
