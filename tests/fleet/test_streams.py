@@ -43,6 +43,16 @@ def test_streams_are_made_on_first_sight_and_watched():
     assert "c" in fleet
 
 
+def test_a_stream_that_is_made_in_inference_mode_learns_outside_of_it():
+    fleet, twin = fleet_of(), fleet_of()
+    with torch.inference_mode():
+        stream = fleet["a"]
+    torch.testing.assert_close(fleet(images(0, 4), ["a"] * 4), twin(images(0, 4), ["a"] * 4))
+    with torch.inference_mode():
+        assert int(stream.last.seen) == 4
+    assert stream.distance > 0
+
+
 def test_what_an_interrupted_pass_left_on_the_network_is_taken_back():
     fleet, twin = fleet_of(), fleet_of()
     seen = []

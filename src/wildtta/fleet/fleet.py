@@ -163,7 +163,7 @@ class Fleet:
         ``learn`` says of each image whether its stream may learn in this turn: a stream does if all of its images allow it.
         A turn that is left without ``turn.learn()`` has been answered and not learned from.
         """
-        with self._alone(), torch.inference_mode(False), torch.enable_grad():
+        with self._alone(), torch.enable_grad():
             if isinstance(streams, str):
                 raise TypeError(
                     f"expected a list with one stream name for each image, got the text {streams!r}; for images of one "
@@ -331,7 +331,7 @@ class Fleet:
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         """The fleet to oneself: other threads and signals wait."""
-        with Held(), self._turn:
+        with Held(), self._turn, torch.inference_mode(False):
             if not self._open:
                 raise RuntimeError("this fleet was closed; make a new one with wildtta.Fleet(...)")
             if self._busy:
@@ -365,7 +365,7 @@ class Fleet:
 
     def save(self, streams: Sequence[str] | None = None) -> int:
         """Write every state (or those of ``streams``) that is newer than the folder's; returns how many were written."""
-        with self._alone(), torch.inference_mode(False):
+        with self._alone():
             return self._places.save(streams)
 
     def close(self) -> nn.Module:
@@ -395,7 +395,7 @@ class Fleet:
     @contextlib.contextmanager
     def working_on(self, name: str) -> Iterator[Engine]:
         """The engine of one stream, the fleet to oneself."""
-        with self._alone(), torch.inference_mode(False):
+        with self._alone():
             (record,) = self._places.activate([name])
             with self._places.engine_for(record) as engine:
                 yield engine
