@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -235,6 +236,35 @@ def test_a_write_that_is_broken_off_leaves_each_stream_in_one_place(tmp_path, mo
     fleet.close()
     found = one_at_a_time(tmp_path)["b"].online_state()
     assert all(torch.equal(value, found[name]) for name, value in expected.items())
+
+
+def test_nobody_learns_between_the_last_save_and_the_end(tmp_path, monkeypatch):
+    """A thread that calls or closes the fleet meanwhile waits, and then finds it closed."""
+    fleet = one_at_a_time(tmp_path)
+    answer(fleet, "a")
+    refused: list[str] = []
+
+    def tried(work: Callable[[], object]) -> None:
+        try:
+            work()
+        except Exception as error:
+            refused.append(str(error))
+
+    threads = [threading.Thread(target=tried, args=(work,)) for work in (lambda: answer(fleet, "a"), fleet.close)]
+    close = StateFolder.close
+
+    def slowly(folder: StateFolder) -> None:
+        for thread in threads:
+            thread.start()
+        threads[0].join(1)
+        close(folder)
+
+    monkeypatch.setattr(StateFolder, "close", slowly)
+    fleet.close()
+    for thread in threads:
+        thread.join()
+    assert [said[:21] for said in refused] == ["this fleet was closed"]
+    assert one_at_a_time(tmp_path)["a"].calls == 1
 
 
 def in_a_fork(work: Callable[[], str]) -> str:

@@ -370,12 +370,15 @@ class Fleet:
 
     def close(self) -> nn.Module:
         """Save what there is a folder for, release the streams, and give the network back."""
-        if self._open:
-            if self._places.folder is not None:
-                self.save()
-                self._places.folder.close()
-            self._open = False
-            self._adapter.unload()
+        with self._turn:
+            if self._open:
+                # All in one turn: what another thread learned after the saving would be lost.
+                with self._alone():
+                    if self._places.folder is not None:
+                        self._places.save()
+                        self._places.folder.close()
+                    self._open = False
+                    self._adapter.unload()
         return self._adapter.network
 
     def __enter__(self) -> Fleet:
