@@ -267,6 +267,20 @@ def test_nobody_learns_between_the_last_save_and_the_end(tmp_path, monkeypatch):
     assert one_at_a_time(tmp_path)["a"].calls == 1
 
 
+def test_a_stream_whose_file_cannot_be_removed_is_not_dropped(tmp_path):
+    fleet = one_at_a_time(tmp_path)
+    answer(fleet, "a")
+    answer(fleet, "b")
+    for name in ("a", "elsewhere"):
+        StateFolder(tmp_path).file_of(name).mkdir(parents=True)  # a folder in its place
+        with pytest.raises(OSError):
+            fleet.drop(name)
+    assert fleet["a"].calls == 1
+    other = StateFolder(tmp_path)
+    other.claim("elsewhere")
+    other.close()
+
+
 def in_a_fork(work: Callable[[], str]) -> str:
     """What ``work`` says in a forked process, or the words of its refusal."""
     reader, writer = os.pipe()

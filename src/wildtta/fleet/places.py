@@ -124,16 +124,21 @@ class Places:
         self.active[record.name] = record
 
     def drop(self, name: str) -> None:
-        """Forget a stream, here and in the folder."""
+        """Forget a stream, here and in the folder; one whose file cannot be removed goes on as it was."""
         if self.folder is not None:
             self.folder.claim(name)
+            try:
+                self.folder.remove(name)
+            except BaseException:
+                if name not in self.records:
+                    self.folder.release(name)
+                raise
         record = self.records.pop(name, None)
         if record is not None and record.slot is not None:
             self.slots.give_back(record.slot)
         self.active.pop(name, None)
         self._resident.pop(name, None)
         if self.folder is not None:
-            self.folder.remove(name)
             self.folder.release(name)
 
     # -- from place to place -------------------------------------------------------------------------------------------
