@@ -281,6 +281,21 @@ def test_a_stream_whose_file_cannot_be_removed_is_not_dropped(tmp_path):
     other.close()
 
 
+def test_all_streams_can_be_named_for_a_save(tmp_path):
+    """Those too that are in the folder and were not seen yet."""
+    with one_at_a_time(tmp_path) as first:
+        answer(first, "a")
+    fleet = one_at_a_time(tmp_path)
+    answer(fleet, "b")
+    assert fleet.save(fleet.streams) == 1
+    answer(fleet, "b")
+    with pytest.raises(KeyError, match="there is no stream 'c' to save"):
+        fleet.save(["b", "c"])
+    with pytest.raises(TypeError, match="expected a list of stream names, got the text 'b'"):
+        fleet.save("b")
+    assert fleet.save(["b"]) == 1
+
+
 def in_a_fork(work: Callable[[], str]) -> str:
     """What ``work`` says in a forked process, or the words of its refusal."""
     reader, writer = os.pipe()

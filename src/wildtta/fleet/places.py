@@ -201,8 +201,16 @@ class Places:
             raise RuntimeError("this fleet has no folder to save to; make it with folder=, or save streams one by one")
         written = 0
         refused: RuntimeError | None = None
-        for name in list(self.records) if names is None else names:
-            record = self.records[name]
+        if isinstance(names, str):
+            raise TypeError(f"expected a list of stream names, got the text {names!r}; for one stream give [{names!r}]")
+        wanted = list(self.records) if names is None else list(names)
+        unknown = [name for name in wanted if not self.knows(name)]
+        if unknown:
+            raise KeyError(f"there is no stream {unknown[0]!r} to save, in this fleet or its folder")
+        for name in wanted:
+            record = self.records.get(name)
+            if record is None:
+                continue  # never seen here: the folder's state is the latest
             packed = self._resident.get(name)
             if record.changed and (record.slot is not None or packed is not None):
                 try:
