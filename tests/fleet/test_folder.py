@@ -18,6 +18,7 @@ import torch
 import wildtta
 from fleet_streams import pool, trained
 from wildtta.fleet import StreamHeld
+from wildtta.fleet.packing import size_of
 from wildtta.fleet.state_folder import StateFolder
 from wildtta.step.state_file import read_state, write_state
 
@@ -294,6 +295,24 @@ def test_all_streams_can_be_named_for_a_save(tmp_path):
     with pytest.raises(TypeError, match="expected a list of stream names, got the text 'b'"):
         fleet.save("b")
     assert fleet.save(["b"]) == 1
+
+
+def test_sizes_can_be_asked_for_while_streams_come_and_go(tmp_path, monkeypatch):
+    fleet = one_at_a_time(tmp_path)
+    for name in "abcd":
+        answer(fleet, name)
+    stored, resident = fleet.stored_bytes, fleet.resident_bytes
+
+    def meanwhile(packed: dict[str, torch.Tensor]) -> int:
+        answer(fleet, "e")
+        return size_of(packed)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("wildtta.fleet.places.size_of", meanwhile)
+        assert fleet.resident_bytes == resident
+    files = sorted(tmp_path.glob("*/*.stream"))
+    monkeypatch.setattr(Path, "glob", lambda *_: (path for path in (*files, tmp_path / "dropped.stream")))
+    assert fleet.stored_bytes > stored
 
 
 def in_a_fork(work: Callable[[], str]) -> str:

@@ -224,7 +224,7 @@ class Places:
 
     @property
     def resident_bytes(self) -> int:
-        return sum(map(size_of, self._resident.values()))
+        return sum(map(size_of, list(self._resident.values())))  # a copy: other threads may work on the fleet meanwhile
 
     # -- one stream's engine -------------------------------------------------------------------------------------------
 

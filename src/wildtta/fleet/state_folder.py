@@ -65,7 +65,11 @@ class StateFolder:
     @property
     def bytes(self) -> int:
         """Of all states."""
-        return sum(entry.stat().st_size for entry in self.path.glob(f"*/*{_SUFFIX}"))
+        found = 0
+        for entry in self.path.glob(f"*/*{_SUFFIX}"):
+            with contextlib.suppress(FileNotFoundError):  # a stream that was dropped just now
+                found += entry.stat().st_size
+        return found
 
     def __contains__(self, name: str) -> bool:
         return self.file_of(name).exists()
