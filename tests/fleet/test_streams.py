@@ -15,6 +15,7 @@ from fleet_streams import pool, trained
 from wildtta.guard.audit import read_audit
 from wildtta.guard.ladder import Rung
 from wildtta.guard.shadow import Shadow
+from wildtta.step.learnables import Learnables
 
 
 def fleet_of(method: str = "tent", **options) -> wildtta.Fleet:
@@ -61,6 +62,26 @@ def test_what_an_interrupted_pass_left_on_the_network_is_taken_back():
     block.__enter__()  # its end never comes
     torch.testing.assert_close(fleet(images(0, 4), ["a"] * 4), twin(images(0, 4), ["a"] * 4))
     assert not seen
+
+
+def test_a_check_of_the_network_whose_end_is_interrupted_leaves_it_whole(monkeypatch):
+    fleet = fleet_of()
+    network = fleet._engine.network.module
+    source = copy.deepcopy(network.state_dict())
+    assign, backs = Learnables.assign, []
+
+    def interrupted(learnables: Learnables, values: torch.Tensor) -> None:
+        if not backs and torch.equal(values, fleet._engine.source):
+            backs.append(values)
+            raise KeyboardInterrupt
+        assign(learnables, values)
+
+    monkeypatch.setattr(Learnables, "assign", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fleet(images(0, 4), ["a"] * 4)
+    fleet["a"].pause()
+    assert all(torch.equal(value, source[name]) for name, value in network.state_dict().items())
+    assert fleet._engine.precision is None
 
 
 def test_a_paused_stream_answers_and_does_not_move():

@@ -279,12 +279,8 @@ class Fleet:
     def _check_weights_are_reached(self, images: Tensor) -> None:
         """At full precision, whatever the passes have: a difference is then a weight that was not reached."""
         engine = self._engine
-        precision, engine.precision = engine.precision, "fp32"
-        try:
-            with step_precision("fp32", images.device):
-                refuse_unmapped(engine, images)
-        finally:
-            engine.precision = precision
+        with engine.changes.set(engine, precision="fp32"), step_precision("fp32", images.device):
+            refuse_unmapped(engine, images)
 
     def _settle_precision(self, images: Tensor, records: list[Record], owner: list[int]) -> None:
         """``precision="auto"``: the fastest for what will really run, a whole step on a GPU; streams are put back."""
@@ -336,7 +332,7 @@ class Fleet:
                 raise RuntimeError("this fleet was closed; make a new one with wildtta.Fleet(...)")
             if self._busy:
                 raise RuntimeError("the fleet was used from within its own turn; wait until the with block is over")
-            self._engine.changes.take_back()  # of a pass whose end was interrupted
+            self._engine.clean_up()  # after a pass whose end was interrupted
             self._busy = True
             try:
                 yield

@@ -155,12 +155,8 @@ def own_weights(engine: Engine, values: Tensor, images: Tensor) -> Iterator[None
     with pass_precision(engine.precision, images.device):
         fast.find_fusions(images)
     own = NormWeights(engine.learnables, values)
-    fast.own_weights = own.own
-    try:
-        with own:
-            yield
-    finally:
-        fast.own_weights = None
+    with engine.changes.set(fast, own_weights=own.own), own:
+        yield
 
 
 def refuse_unmapped(engine: Engine, images: Tensor) -> None:
@@ -185,14 +181,11 @@ def refuse_unmapped(engine: Engine, images: Tensor) -> None:
     sums = draw(*mixed.shape).to(mixed.device, mixed.dtype)
     (found,) = torch.autograd.grad((mixed * sums).sum(), values)
     alone, gradients = [], []
-    try:
-        for image, row, weights in zip(probes, values.detach(), sums.chunk(2), strict=True):
-            learnables.assign(row)
+    for image, row, weights in zip(probes, values.detach(), sums.chunk(2), strict=True):
+        with engine.at(row, before):
             logits = engine.forward(image[None], grad=True).logits
             gradients.append(learnables.gradient((logits * weights).sum()))
-            alone.append(logits.detach())
-    finally:
-        learnables.assign(before)
+        alone.append(logits.detach())
     exact = mixed.dtype == torch.float64
     expected = torch.cat(alone).double()
     error = float((mixed.detach().double() - expected).abs().amax() / expected.std().clamp(min=1e-12))
