@@ -106,6 +106,8 @@ class Cell:
         for text in ("model", "method", "scenario", "data", "protocol"):
             if not isinstance(getattr(self, text), str) or not getattr(self, text):
                 raise BenchError(f"{text} must be a non-empty text, got {getattr(self, text)!r}")
+        if self.weights is not None and (not isinstance(self.weights, str) or not self.weights):
+            raise BenchError(f"weights must be the path of a file or absent, got {self.weights!r}")
         for number, least in (("severity", 0), ("batch_size", 1), ("seed", 0), ("regularise", 0)):
             value = getattr(self, number)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
