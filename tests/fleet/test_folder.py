@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import os
 import signal
 import subprocess
@@ -17,7 +18,7 @@ import torch
 
 import wildtta
 from fleet_streams import pool, trained
-from wildtta.fleet import StreamHeld
+from wildtta.fleet import StreamHeld, locks
 from wildtta.fleet.packing import size_of
 from wildtta.fleet.state_folder import StateFolder
 from wildtta.step.state_file import read_state, write_state
@@ -359,6 +360,29 @@ def test_a_fleet_that_is_gone_holds_nothing(tmp_path):
     assert "held by another process" in elsewhere(tmp_path, "a")
     del fleet
     assert elsewhere(tmp_path, "a") == "free"
+
+
+def test_a_fleet_that_is_collected_while_another_is_made_leaves_it_a_lock_file(tmp_path, monkeypatch):
+    class Collecting(dict):
+        def get(self, *given):
+            found = super().get(*given)
+            gc.collect()
+            return found
+
+    monkeypatch.setattr(locks, "_in_use", Collecting(locks._in_use))
+    gone = StateFolder(tmp_path)
+    gone.claim("a")
+    gone.itself = gone
+    gc.disable()
+    try:
+        del gone
+        folder = StateFolder(tmp_path)
+    finally:
+        gc.enable()
+    folder.claim("a")
+    with pytest.raises(StreamHeld, match="another fleet of this process"):
+        StateFolder(tmp_path).claim("a")
+    folder.close()
 
 
 @forks
