@@ -21,6 +21,7 @@ from fleet_streams import pool, trained
 from wildtta.fleet import StreamHeld, locks
 from wildtta.fleet.packing import size_of
 from wildtta.fleet.state_folder import StateFolder
+from wildtta.guard.watch import Watch
 from wildtta.step.state_file import read_state, write_state
 
 
@@ -314,6 +315,22 @@ def test_sizes_can_be_asked_for_while_streams_come_and_go(tmp_path, monkeypatch)
     files = sorted(tmp_path.glob("*/*.stream"))
     monkeypatch.setattr(Path, "glob", lambda *_: (path for path in (*files, tmp_path / "dropped.stream")))
     assert fleet.stored_bytes > stored
+
+
+def test_what_a_guard_did_before_a_batch_that_fails_is_stored(tmp_path, monkeypatch):
+    fleet = one_at_a_time(tmp_path, guard=wildtta.Guard())
+    answer(fleet, "a")
+    fleet.save()
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patched, fleet._engine.network.head.register_forward_hook(broken):
+        patched.setattr(Watch, "prepare", lambda watch, engine: engine.restart())
+        with pytest.raises(RuntimeError, match="out of memory"):
+            answer(fleet, "a")
+    fleet.close()
+    assert one_at_a_time(tmp_path)["a"].distance == 0
 
 
 def in_a_fork(work: Callable[[], str]) -> str:

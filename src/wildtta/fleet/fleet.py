@@ -238,6 +238,7 @@ class Fleet:
             if record.watch is not None and record.watch.close:
                 with self._places.engine_for(record) as engine:
                     record.watch.prepare(engine)
+                record.changed = True  # also where the batch fails: what the guard took back stays taken back
 
     def _answers(self, seen: Seen) -> Tensor:
         """The streams' own answers, or the source network's where a guard says so."""
