@@ -20,6 +20,7 @@ import wildtta
 from fleet_streams import pool, trained
 from wildtta.fleet import StreamHeld, locks
 from wildtta.fleet.packing import size_of
+from wildtta.fleet.records import Slots
 from wildtta.fleet.state_folder import StateFolder
 from wildtta.guard.watch import Watch
 from wildtta.step.state_file import read_state, write_state
@@ -331,6 +332,43 @@ def test_what_a_guard_did_before_a_batch_that_fails_is_stored(tmp_path, monkeypa
             answer(fleet, "a")
     fleet.close()
     assert one_at_a_time(tmp_path)["a"].distance == 0
+
+
+def test_a_move_that_is_broken_off_loses_no_place(tmp_path, monkeypatch):
+    fleet = one_at_a_time(tmp_path)
+    answer(fleet, "a")
+    take_one = Slots.take_one
+
+    def broken_off(slots: Slots) -> int:
+        take_one(slots)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Slots, "take_one", broken_off)
+        with pytest.raises(KeyboardInterrupt):
+            answer(fleet, "b")
+    for name in "bab":
+        assert answer(fleet, name).isfinite().all()
+    assert fleet["a"].calls == fleet["b"].calls == 2
+
+
+def test_a_fleet_that_finds_no_memory_for_more_places_keeps_those_it_has(monkeypatch):
+    fleet, twin = (wildtta.Fleet(copy.deepcopy(trained("resnet_gn", torch.float32)), "sar2", warmup=2) for _ in range(2))
+    for each in (fleet, twin):
+        feed(each, range(4), 0)
+    joined, calls = torch.cat, []
+
+    def scarce(*given: object) -> torch.Tensor:
+        calls.append(1)
+        if len(calls) == 2:
+            raise torch.cuda.OutOfMemoryError
+        return joined(*given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(torch, "cat", scarce)
+        with pytest.raises(torch.cuda.OutOfMemoryError):
+            fleet["s4"]
+    torch.testing.assert_close(feed(fleet, range(12), 1), feed(twin, range(12), 1))
 
 
 def in_a_fork(work: Callable[[], str]) -> str:
