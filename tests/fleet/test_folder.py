@@ -371,6 +371,33 @@ def test_a_fleet_that_finds_no_memory_for_more_places_keeps_those_it_has(monkeyp
     torch.testing.assert_close(feed(fleet, range(12), 1), feed(twin, range(12), 1))
 
 
+def test_a_save_whose_end_is_interrupted_can_be_done_again(tmp_path, monkeypatch):
+    fleet = one_at_a_time(tmp_path)
+    answer(fleet, "a")
+
+    def after(*given: object) -> None:
+        write_state(*given)
+        raise KeyboardInterrupt
+
+    def before(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for interrupted in (after, before, after):
+        with monkeypatch.context() as patched:
+            patched.setattr("wildtta.fleet.state_folder.write_state", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                fleet.save()
+    answer(fleet, "a")
+    assert fleet.save() == 1
+    (path,) = tmp_path.glob("*/a.stream")
+    tensors, facts = read_state(path)
+    assert facts["calls"] == 2
+    write_state(path, tensors, {**facts, "version": facts["version"] + 1})
+    answer(fleet, "a")
+    with pytest.raises(RuntimeError, match="something else wrote it"):
+        fleet.save()
+
+
 def in_a_fork(work: Callable[[], str]) -> str:
     """What ``work`` says in a forked process, or the words of its refusal."""
     reader, writer = os.pipe()

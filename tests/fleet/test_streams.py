@@ -12,6 +12,7 @@ import torch
 
 import wildtta
 from fleet_streams import pool, trained
+from wildtta.fleet.norm_weights import NormWeights
 from wildtta.guard.audit import read_audit
 from wildtta.guard.ladder import Rung
 from wildtta.guard.shadow import Shadow
@@ -82,6 +83,29 @@ def test_a_check_of_the_network_whose_end_is_interrupted_leaves_it_whole(monkeyp
     fleet["a"].pause()
     assert all(torch.equal(value, source[name]) for name, value in network.state_dict().items())
     assert fleet._engine.precision is None
+
+
+def test_weights_that_an_interrupted_pass_left_in_force_reach_no_other(monkeypatch):
+    fleet = fleet_of(lr=0.1)
+    for _ in range(3):
+        fleet(images(0, 4), ["a"] * 4)
+    network = fleet._engine.network.module
+    expected = network(images(1, 4))
+    end, left = NormWeights.__exit__, []
+
+    def interrupted(weights: NormWeights, *given: object) -> None:
+        if not left:
+            left.append(weights)
+            raise KeyboardInterrupt
+        end(weights, *given)
+
+    monkeypatch.setattr(NormWeights, "__exit__", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fleet(images(0, 4), ["a"] * 4)
+    try:
+        torch.testing.assert_close(network(images(1, 4)), expected, rtol=0, atol=0)
+    finally:
+        end(left[0], None, None, None)
 
 
 def test_a_paused_stream_answers_and_does_not_move():

@@ -45,6 +45,10 @@ class NormWeights(TorchFunctionMode):
         """The samples' own values of ``parameter`` [B, ...]; None: they share it."""
         return self._own.get(id(parameter))
 
+    def forget(self) -> None:
+        """Share all parameters again: an interrupted end may leave this in force, for this thread."""
+        self._own.clear()
+
     def _of(self, parameter: Any, like: Tensor, behind: int) -> Tensor | None:
         """The samples' own values of ``parameter``, to be broadcast against ``like`` with ``behind`` dimensions after them.
 
@@ -155,7 +159,7 @@ def own_weights(engine: Engine, values: Tensor, images: Tensor) -> Iterator[None
     with pass_precision(engine.precision, images.device):
         fast.find_fusions(images)
     own = NormWeights(engine.learnables, values)
-    with engine.changes.set(fast, own_weights=own.own), own:
+    with engine.changes.set(fast, own_weights=own.own), engine.changes.until_left(own.forget), own:
         yield
 
 
