@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import gc
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +18,11 @@ import torch
 
 import wildtta
 from fleet_streams import pool, trained
-from wildtta.fleet import StreamHeld
+from wildtta.fleet import StreamHeld, locks
+from wildtta.fleet.packing import size_of
+from wildtta.fleet.records import Slots
 from wildtta.fleet.state_folder import StateFolder
+from wildtta.guard.watch import Watch
 from wildtta.step.state_file import read_state, write_state
 
 
@@ -217,6 +222,182 @@ def test_a_stream_that_something_else_overwrote_keeps_no_other_from_going_or_bei
     assert all(read_state(next(tmp_path.glob(f"*/{name}.stream")))[1]["calls"] == 3 for name in "bc")
 
 
+def test_a_write_that_is_broken_off_leaves_each_stream_in_one_place(tmp_path, monkeypatch):
+    """By an interruption while a stream makes room for another: what it learns afterwards is what is saved."""
+    fleet = one_at_a_time(tmp_path)
+    for name in "ab":
+        answer(fleet, name)
+
+    def broken_off(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("wildtta.fleet.state_folder.write_state", broken_off)
+        with pytest.raises(KeyboardInterrupt):
+            answer(fleet, "c")
+    answer(fleet, "b")
+    expected = fleet["b"].online_state()
+    fleet.close()
+    found = one_at_a_time(tmp_path)["b"].online_state()
+    assert all(torch.equal(value, found[name]) for name, value in expected.items())
+
+
+def test_nobody_learns_between_the_last_save_and_the_end(tmp_path, monkeypatch):
+    """A thread that calls or closes the fleet meanwhile waits, and then finds it closed."""
+    fleet = one_at_a_time(tmp_path)
+    answer(fleet, "a")
+    refused: list[str] = []
+
+    def tried(work: Callable[[], object]) -> None:
+        try:
+            work()
+        except Exception as error:
+            refused.append(str(error))
+
+    threads = [threading.Thread(target=tried, args=(work,)) for work in (lambda: answer(fleet, "a"), fleet.close)]
+    close = StateFolder.close
+
+    def slowly(folder: StateFolder) -> None:
+        for thread in threads:
+            thread.start()
+        threads[0].join(1)
+        close(folder)
+
+    monkeypatch.setattr(StateFolder, "close", slowly)
+    fleet.close()
+    for thread in threads:
+        thread.join()
+    assert [said[:21] for said in refused] == ["this fleet was closed"]
+    assert one_at_a_time(tmp_path)["a"].calls == 1
+
+
+def test_a_stream_whose_file_cannot_be_removed_is_not_dropped(tmp_path):
+    fleet = one_at_a_time(tmp_path)
+    answer(fleet, "a")
+    answer(fleet, "b")
+    for name in ("a", "elsewhere"):
+        StateFolder(tmp_path).file_of(name).mkdir(parents=True)  # a folder in its place
+        with pytest.raises(OSError):
+            fleet.drop(name)
+    assert fleet["a"].calls == 1
+    other = StateFolder(tmp_path)
+    other.claim("elsewhere")
+    other.close()
+
+
+def test_all_streams_can_be_named_for_a_save(tmp_path):
+    """Those too that are in the folder and were not seen yet."""
+    with one_at_a_time(tmp_path) as first:
+        answer(first, "a")
+    fleet = one_at_a_time(tmp_path)
+    answer(fleet, "b")
+    assert fleet.save(fleet.streams) == 1
+    answer(fleet, "b")
+    with pytest.raises(KeyError, match="there is no stream 'c' to save"):
+        fleet.save(["b", "c"])
+    with pytest.raises(TypeError, match="expected a list of stream names, got the text 'b'"):
+        fleet.save("b")
+    assert fleet.save(["b"]) == 1
+
+
+def test_sizes_can_be_asked_for_while_streams_come_and_go(tmp_path, monkeypatch):
+    fleet = one_at_a_time(tmp_path)
+    for name in "abcd":
+        answer(fleet, name)
+    stored, resident = fleet.stored_bytes, fleet.resident_bytes
+
+    def meanwhile(packed: dict[str, torch.Tensor]) -> int:
+        answer(fleet, "e")
+        return size_of(packed)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("wildtta.fleet.places.size_of", meanwhile)
+        assert fleet.resident_bytes == resident
+    files = sorted(tmp_path.glob("*/*.stream"))
+    monkeypatch.setattr(Path, "glob", lambda *_: (path for path in (*files, tmp_path / "dropped.stream")))
+    assert fleet.stored_bytes > stored
+
+
+def test_what_a_guard_did_before_a_batch_that_fails_is_stored(tmp_path, monkeypatch):
+    fleet = one_at_a_time(tmp_path, guard=wildtta.Guard())
+    answer(fleet, "a")
+    fleet.save()
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patched, fleet._engine.network.head.register_forward_hook(broken):
+        patched.setattr(Watch, "prepare", lambda watch, engine: engine.restart())
+        with pytest.raises(RuntimeError, match="out of memory"):
+            answer(fleet, "a")
+    fleet.close()
+    assert one_at_a_time(tmp_path)["a"].distance == 0
+
+
+def test_a_move_that_is_broken_off_loses_no_place(tmp_path, monkeypatch):
+    fleet = one_at_a_time(tmp_path)
+    answer(fleet, "a")
+    take_one = Slots.take_one
+
+    def broken_off(slots: Slots) -> int:
+        take_one(slots)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Slots, "take_one", broken_off)
+        with pytest.raises(KeyboardInterrupt):
+            answer(fleet, "b")
+    for name in "bab":
+        assert answer(fleet, name).isfinite().all()
+    assert fleet["a"].calls == fleet["b"].calls == 2
+
+
+def test_a_fleet_that_finds_no_memory_for_more_places_keeps_those_it_has(monkeypatch):
+    fleet, twin = (wildtta.Fleet(copy.deepcopy(trained("resnet_gn", torch.float32)), "sar2", warmup=2) for _ in range(2))
+    for each in (fleet, twin):
+        feed(each, range(4), 0)
+    joined, calls = torch.cat, []
+
+    def scarce(*given: object) -> torch.Tensor:
+        calls.append(1)
+        if len(calls) == 2:
+            raise torch.cuda.OutOfMemoryError
+        return joined(*given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(torch, "cat", scarce)
+        with pytest.raises(torch.cuda.OutOfMemoryError):
+            fleet["s4"]
+    torch.testing.assert_close(feed(fleet, range(12), 1), feed(twin, range(12), 1))
+
+
+def test_a_save_whose_end_is_interrupted_can_be_done_again(tmp_path, monkeypatch):
+    fleet = one_at_a_time(tmp_path)
+    answer(fleet, "a")
+
+    def after(*given: object) -> None:
+        write_state(*given)
+        raise KeyboardInterrupt
+
+    def before(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for interrupted in (after, before, after):
+        with monkeypatch.context() as patched:
+            patched.setattr("wildtta.fleet.state_folder.write_state", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                fleet.save()
+    answer(fleet, "a")
+    assert fleet.save() == 1
+    (path,) = tmp_path.glob("*/a.stream")
+    tensors, facts = read_state(path)
+    assert facts["calls"] == 2
+    write_state(path, tensors, {**facts, "version": facts["version"] + 1})
+    answer(fleet, "a")
+    with pytest.raises(RuntimeError, match="something else wrote it"):
+        fleet.save()
+
+
 def in_a_fork(work: Callable[[], str]) -> str:
     """What ``work`` says in a forked process, or the words of its refusal."""
     reader, writer = os.pipe()
@@ -261,6 +442,29 @@ def test_a_fleet_that_is_gone_holds_nothing(tmp_path):
     assert "held by another process" in elsewhere(tmp_path, "a")
     del fleet
     assert elsewhere(tmp_path, "a") == "free"
+
+
+def test_a_fleet_that_is_collected_while_another_is_made_leaves_it_a_lock_file(tmp_path, monkeypatch):
+    class Collecting(dict):
+        def get(self, *given):
+            found = super().get(*given)
+            gc.collect()
+            return found
+
+    monkeypatch.setattr(locks, "_in_use", Collecting(locks._in_use))
+    gone = StateFolder(tmp_path)
+    gone.claim("a")
+    gone.itself = gone
+    gc.disable()
+    try:
+        del gone
+        folder = StateFolder(tmp_path)
+    finally:
+        gc.enable()
+    folder.claim("a")
+    with pytest.raises(StreamHeld, match="another fleet of this process"):
+        StateFolder(tmp_path).claim("a")
+    folder.close()
 
 
 @forks

@@ -12,9 +12,11 @@ import torch
 
 import wildtta
 from fleet_streams import pool, trained
+from wildtta.fleet.norm_weights import NormWeights
 from wildtta.guard.audit import read_audit
 from wildtta.guard.ladder import Rung
 from wildtta.guard.shadow import Shadow
+from wildtta.step.learnables import Learnables
 
 
 def fleet_of(method: str = "tent", **options) -> wildtta.Fleet:
@@ -43,6 +45,16 @@ def test_streams_are_made_on_first_sight_and_watched():
     assert "c" in fleet
 
 
+def test_a_stream_that_is_made_in_inference_mode_learns_outside_of_it():
+    fleet, twin = fleet_of(), fleet_of()
+    with torch.inference_mode():
+        stream = fleet["a"]
+    torch.testing.assert_close(fleet(images(0, 4), ["a"] * 4), twin(images(0, 4), ["a"] * 4))
+    with torch.inference_mode():
+        assert int(stream.last.seen) == 4
+    assert stream.distance > 0
+
+
 def test_what_an_interrupted_pass_left_on_the_network_is_taken_back():
     fleet, twin = fleet_of(), fleet_of()
     seen = []
@@ -51,6 +63,49 @@ def test_what_an_interrupted_pass_left_on_the_network_is_taken_back():
     block.__enter__()  # its end never comes
     torch.testing.assert_close(fleet(images(0, 4), ["a"] * 4), twin(images(0, 4), ["a"] * 4))
     assert not seen
+
+
+def test_a_check_of_the_network_whose_end_is_interrupted_leaves_it_whole(monkeypatch):
+    fleet = fleet_of()
+    network = fleet._engine.network.module
+    source = copy.deepcopy(network.state_dict())
+    assign, backs = Learnables.assign, []
+
+    def interrupted(learnables: Learnables, values: torch.Tensor) -> None:
+        if not backs and torch.equal(values, fleet._engine.source):
+            backs.append(values)
+            raise KeyboardInterrupt
+        assign(learnables, values)
+
+    monkeypatch.setattr(Learnables, "assign", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fleet(images(0, 4), ["a"] * 4)
+    fleet["a"].pause()
+    assert all(torch.equal(value, source[name]) for name, value in network.state_dict().items())
+    assert fleet._engine.precision is None
+
+
+def test_weights_that_an_interrupted_pass_left_in_force_reach_no_other(monkeypatch):
+    fleet = fleet_of(lr=0.1)
+    for _ in range(3):
+        fleet(images(0, 4), ["a"] * 4)
+    network = fleet._engine.network.module
+    expected = network(images(1, 4))
+    end, left = NormWeights.__exit__, []
+
+    def interrupted(weights: NormWeights, *given: object) -> None:
+        if not left:
+            left.append(weights)
+            raise KeyboardInterrupt
+        end(weights, *given)
+
+    monkeypatch.setattr(NormWeights, "__exit__", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fleet(images(0, 4), ["a"] * 4)
+    try:
+        torch.testing.assert_close(network(images(1, 4)), expected, rtol=0, atol=0)
+    finally:
+        end(left[0], None, None, None)
 
 
 def test_a_paused_stream_answers_and_does_not_move():

@@ -51,6 +51,22 @@ def test_what_is_beyond_the_share_is_answered_and_not_learned_from() -> None:
     torch.testing.assert_close(moved, (alone.engine.learnables.vector() - before) / 4, rtol=1e-4, atol=1e-7)
 
 
+def test_a_call_that_fails_uses_up_no_share() -> None:
+    model = wildtta.adapt(build("gn_resnet"), "tent", lr=0.01, guard=wildtta.Guard(sender_share=16 / WINDOW))
+    batch = batches("gn_resnet", 1, 16)[0]
+
+    def broken(*_: Any) -> None:
+        raise RuntimeError("out of memory")
+
+    with model.senders(["one"] * 16):
+        with model.network.register_forward_hook(broken), pytest.raises(RuntimeError, match="out of memory"):
+            model(batch)
+        model(batch)
+        assert model.last.mask.all()
+        model(batch)
+        assert not model.last.mask.any()
+
+
 def test_senders_belong_to_the_thread_that_names_them() -> None:
     model = wildtta.adapt(build("gn_resnet"), "tent")
     batch = batches("gn_resnet", 1, 4)[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import pickle
 import shutil
 import signal
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import wildtta
-from toy_networks import CLASSES, batches, build
+from toy_networks import CLASSES, batches, build, images
 from wildtta.corruptions import corrupt
 from wildtta.glyphs import Glyphs, network
 from wildtta.glyphs.networks import normalise
@@ -295,6 +296,9 @@ def test_last_tells_share_inequity_distance_and_disagreement() -> None:
     assert float(last.distance) == pytest.approx(float((now - source).norm() / source.norm()))
     assert 0 <= last.disagreement <= 1
     assert float(last.batch_inequity) > 0
+    model.reset()
+    model(images("gn_resnet", 1))
+    assert math.isnan(model.last.disagreement), "it is of weights that are gone"
 
 
 def test_the_batchs_own_inequity_rises_when_one_class_floods_it() -> None:

@@ -91,6 +91,14 @@ def test_an_image_that_overflows_silences_no_other(method: str, kind: str, size:
     assert ours.cost.left_out == 4
 
 
+def test_an_image_in_bfloat16_that_overflows_silences_no_other() -> None:
+    adapter = wildtta.adapt(build("ln_mlp"), "tent", precision="bf16")
+    x = images("ln_mlp", 16).bfloat16()
+    x[0] *= 1e30
+    assert torch.isfinite(adapter(x)).all(1).tolist() == [row > 0 for row in range(16)]
+    assert (adapter.cost.learned, adapter.cost.skipped, adapter.cost.left_out) == (1, 0, 1)
+
+
 @pytest.mark.parametrize("scale", [255.0, 1e9])
 def test_raw_counts_of_a_sensor_are_learned_from(scale: float) -> None:
     adapter = wildtta.adapt(build("gn_resnet"), "tent")

@@ -166,6 +166,21 @@ def test_the_fingerprint_covers_buffers_that_are_not_saved(tmp_path: Path) -> No
     wildtta.adapt(Shifted(0.0), "tent", lr=0.02, example=images("ln_mlp", 2)).load(tmp_path / "state")
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support:UserWarning")
+@pytest.mark.parametrize("made", [Tensor.to_sparse, Tensor.to_sparse_csr, lambda plain: torch.complex(plain, plain).conj()])
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_buffer_may_be_sparse_or_conjugate(tmp_path: Path, made: Callable[[Tensor], Tensor], saved: bool) -> None:
+    def adapted(size: float) -> wildtta.Adapter:
+        network = build("ln_mlp")
+        network.register_buffer("graph", made(torch.eye(3) * size), persistent=saved)
+        return wildtta.adapt(network, "tent", lr=0.02)
+
+    adapted(1.0).save(tmp_path / "state")
+    adapted(1.0).load(tmp_path / "state")
+    with pytest.raises(ValueError, match="another network"):
+        adapted(2.0).load(tmp_path / "state")
+
+
 def test_the_fingerprint_of_a_network_without_such_buffers_is_what_it_was(tmp_path: Path) -> None:
     """Told by the version before: its states can be loaded."""
     network = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 3))

@@ -204,7 +204,7 @@ def _entry(kind: str, entry: Any, named: Table, where: str) -> dict[str, Any]:
 
 def _scenario(entry: Any, where: str) -> Table:
     values = {"scenario": entry} if isinstance(entry, str) else entry
-    if not isinstance(values, Mapping) or "scenario" not in values:
+    if not isinstance(values, Mapping) or not isinstance(values.get("scenario"), str):
         raise BenchError(f"a scenario of {where} must be a name or a table with `scenario`, got {entry!r}")
     return {"scenario": values["scenario"], "scenario_options": {k: v for k, v in values.items() if k != "scenario"}}
 
@@ -230,8 +230,8 @@ def _matches(cell: Table, name: str, wanted: Any) -> bool:
     found = [cell.get(name)]
     if name in ("method", "model"):
         found.append(cell.get("name" if name == "method" else "model_name"))
-    if name == "corruptions" and len(cell["corruptions"]) == 1:
-        found += cell["corruptions"]
+    if name == "corruptions" and isinstance(found[0], list) and len(found[0]) == 1:
+        found += found[0]
     return any(value in (wanted if isinstance(wanted, list) else [wanted]) or value == wanted for value in found)
 
 

@@ -163,7 +163,7 @@ class Fleet:
         ``learn`` says of each image whether its stream may learn in this turn: a stream does if all of its images allow it.
         A turn that is left without ``turn.learn()`` has been answered and not learned from.
         """
-        with self._alone(), torch.inference_mode(False), torch.enable_grad():
+        with self._alone(), torch.enable_grad():
             if isinstance(streams, str):
                 raise TypeError(
                     f"expected a list with one stream name for each image, got the text {streams!r}; for images of one "
@@ -238,6 +238,7 @@ class Fleet:
             if record.watch is not None and record.watch.close:
                 with self._places.engine_for(record) as engine:
                     record.watch.prepare(engine)
+                record.changed = True  # also where the batch fails: what the guard took back stays taken back
 
     def _answers(self, seen: Seen) -> Tensor:
         """The streams' own answers, or the source network's where a guard says so."""
@@ -279,12 +280,8 @@ class Fleet:
     def _check_weights_are_reached(self, images: Tensor) -> None:
         """At full precision, whatever the passes have: a difference is then a weight that was not reached."""
         engine = self._engine
-        precision, engine.precision = engine.precision, "fp32"
-        try:
-            with step_precision("fp32", images.device):
-                refuse_unmapped(engine, images)
-        finally:
-            engine.precision = precision
+        with engine.changes.set(engine, precision="fp32"), step_precision("fp32", images.device):
+            refuse_unmapped(engine, images)
 
     def _settle_precision(self, images: Tensor, records: list[Record], owner: list[int]) -> None:
         """``precision="auto"``: the fastest for what will really run, a whole step on a GPU; streams are put back."""
@@ -331,12 +328,12 @@ class Fleet:
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         """The fleet to oneself: other threads and signals wait."""
-        with Held(), self._turn:
+        with Held(), self._turn, torch.inference_mode(False):
             if not self._open:
                 raise RuntimeError("this fleet was closed; make a new one with wildtta.Fleet(...)")
             if self._busy:
                 raise RuntimeError("the fleet was used from within its own turn; wait until the with block is over")
-            self._engine.changes.take_back()  # of a pass whose end was interrupted
+            self._engine.clean_up()  # after a pass whose end was interrupted
             self._busy = True
             try:
                 yield
@@ -365,17 +362,20 @@ class Fleet:
 
     def save(self, streams: Sequence[str] | None = None) -> int:
         """Write every state (or those of ``streams``) that is newer than the folder's; returns how many were written."""
-        with self._alone(), torch.inference_mode(False):
+        with self._alone():
             return self._places.save(streams)
 
     def close(self) -> nn.Module:
         """Save what there is a folder for, release the streams, and give the network back."""
-        if self._open:
-            if self._places.folder is not None:
-                self.save()
-                self._places.folder.close()
-            self._open = False
-            self._adapter.unload()
+        with self._turn:
+            if self._open:
+                # All in one turn: what another thread learned after the saving would be lost.
+                with self._alone():
+                    if self._places.folder is not None:
+                        self._places.save()
+                        self._places.folder.close()
+                    self._open = False
+                    self._adapter.unload()
         return self._adapter.network
 
     def __enter__(self) -> Fleet:
@@ -395,7 +395,7 @@ class Fleet:
     @contextlib.contextmanager
     def working_on(self, name: str) -> Iterator[Engine]:
         """The engine of one stream, the fleet to oneself."""
-        with self._alone(), torch.inference_mode(False):
+        with self._alone():
             (record,) = self._places.activate([name])
             with self._places.engine_for(record) as engine:
                 yield engine

@@ -50,6 +50,8 @@ class Locks:
             locks = _in_use.get(key) or Locks(key, path)
             _in_use[key] = locks
             locks._fleets += 1
+            if locks._file.closed:  # its last fleet was collected as garbage after it was found
+                locks._file = (path / "locks").open("a+b")
         return locks
 
     def leave(self, names: set[str]) -> None:

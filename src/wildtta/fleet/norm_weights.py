@@ -45,6 +45,10 @@ class NormWeights(TorchFunctionMode):
         """The samples' own values of ``parameter`` [B, ...]; None: they share it."""
         return self._own.get(id(parameter))
 
+    def forget(self) -> None:
+        """Share all parameters again: an interrupted end may leave this in force, for this thread."""
+        self._own.clear()
+
     def _of(self, parameter: Any, like: Tensor, behind: int) -> Tensor | None:
         """The samples' own values of ``parameter``, to be broadcast against ``like`` with ``behind`` dimensions after them.
 
@@ -155,12 +159,8 @@ def own_weights(engine: Engine, values: Tensor, images: Tensor) -> Iterator[None
     with pass_precision(engine.precision, images.device):
         fast.find_fusions(images)
     own = NormWeights(engine.learnables, values)
-    fast.own_weights = own.own
-    try:
-        with own:
-            yield
-    finally:
-        fast.own_weights = None
+    with engine.changes.set(fast, own_weights=own.own), engine.changes.until_left(own.forget), own:
+        yield
 
 
 def refuse_unmapped(engine: Engine, images: Tensor) -> None:
@@ -185,14 +185,11 @@ def refuse_unmapped(engine: Engine, images: Tensor) -> None:
     sums = draw(*mixed.shape).to(mixed.device, mixed.dtype)
     (found,) = torch.autograd.grad((mixed * sums).sum(), values)
     alone, gradients = [], []
-    try:
-        for image, row, weights in zip(probes, values.detach(), sums.chunk(2), strict=True):
-            learnables.assign(row)
+    for image, row, weights in zip(probes, values.detach(), sums.chunk(2), strict=True):
+        with engine.at(row, before):
             logits = engine.forward(image[None], grad=True).logits
             gradients.append(learnables.gradient((logits * weights).sum()))
-            alone.append(logits.detach())
-    finally:
-        learnables.assign(before)
+        alone.append(logits.detach())
     exact = mixed.dtype == torch.float64
     expected = torch.cat(alone).double()
     error = float((mixed.detach().double() - expected).abs().amax() / expected.std().clamp(min=1e-12))

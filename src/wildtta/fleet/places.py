@@ -12,6 +12,7 @@ from typing import Any
 from wildtta.fleet.packing import Packed, pack, size_of, unpack
 from wildtta.fleet.records import Record, Slots
 from wildtta.fleet.state_folder import StateFolder
+from wildtta.fleet.step import slot_of
 from wildtta.fleet.stream_engine import StreamEngine
 from wildtta.guard.watch import Watch
 from wildtta.step.engine import Engine
@@ -73,7 +74,7 @@ class Places:
         needed = set(names)
         for name in names:
             record = self.records.get(name) or self._meet(name)
-            if record.slot is None:
+            if name not in self.active:
                 self._bring_in(record, needed)
             self.active.move_to_end(name)
         return [self.records[name] for name in names]
@@ -104,52 +105,54 @@ class Places:
         return record
 
     def _bring_in(self, record: Record, needed: set[str]) -> None:
-        """Onto the device. A stream that fails stays where it was, and nobody loses a place."""
-        packed = self._resident.pop(record.name, None)
-        kept = packed
-        try:
-            if packed is None and record.version:
-                packed, _ = self._stored(record.name)
-            self._make_room(needed)
-            record.slot = self.slots.take_one()
-            if packed is not None:
-                unpack(packed, self.engine_of(record))
-        except BaseException:
-            if record.slot is not None:
-                self.slots.give_back(record.slot)
-                record.slot = None
-            if kept is not None:
-                self._resident[record.name] = kept
-            raise
+        """Onto the device. A stream that fails stays where it was, and nobody loses a place.
+
+        A stream is where ``active`` says: what is broken off before that is changed has moved nobody.
+        """
+        self.slots.find_lost([other.slot for other in self.active.values()])
+        packed = self._resident.get(record.name)
+        if packed is None and record.version:
+            packed, _ = self._stored(record.name)
+        self._make_room(needed)
+        slot = self.slots.take_one()
+        if packed is not None:
+            unpack(packed, self.engine_of(record, slot))
+        record.slot = slot
         self.active[record.name] = record
+        self._resident.pop(record.name, None)
+        # Last: what fails or is interrupted while it writes finds each stream in one place alone.
+        self._store_surplus()
 
     def drop(self, name: str) -> None:
-        """Forget a stream, here and in the folder."""
+        """Forget a stream, here and in the folder; one whose file cannot be removed goes on as it was."""
         if self.folder is not None:
             self.folder.claim(name)
-        record = self.records.pop(name, None)
-        if record is not None and record.slot is not None:
-            self.slots.give_back(record.slot)
-        self.active.pop(name, None)
+            try:
+                self.folder.remove(name)
+            except BaseException:
+                if name not in self.records:
+                    self.folder.release(name)
+                raise
         self._resident.pop(name, None)
+        record = self.active.pop(name, None)
+        if record is not None:
+            self.slots.give_back(slot_of(record))
+        self.records.pop(name, None)
         if self.folder is not None:
-            self.folder.remove(name)
             self.folder.release(name)
 
     # -- from place to place -------------------------------------------------------------------------------------------
 
     def _make_room(self, needed: set[str]) -> None:
-        """A free slot: the least recently used stream that is not ``needed`` goes to host memory, further ones to disk."""
+        """A free slot: the least recently used stream that is not ``needed`` goes to host memory."""
         if not self.slots.full:
             return
         name = next(name for name in self.active if name not in needed)
         record = self.active[name]
         self._resident[name] = pack(self.engine_of(record))
-        self._store_surplus()
-        assert record.slot is not None
-        self.slots.give_back(record.slot)
-        record.slot, record.latest = None, None
         del self.active[name]
+        slot, record.slot, record.latest = slot_of(record), None, None
+        self.slots.give_back(slot)
         if record.watch is not None:
             record.watch.forget_samples()
 
@@ -160,6 +163,8 @@ class Places:
         """
         if self.folder is None:
             return
+        for name in self.active.keys() & self._resident.keys():
+            del self._resident[name]  # a copy from a move that was broken off
         for name in list(self._resident)[: max(0, len(self._resident) - self._most_resident)]:
             try:
                 self._write(self.records[name], self._resident[name])
@@ -195,10 +200,18 @@ class Places:
             raise RuntimeError("this fleet has no folder to save to; make it with folder=, or save streams one by one")
         written = 0
         refused: RuntimeError | None = None
-        for name in list(self.records) if names is None else names:
-            record = self.records[name]
-            packed = self._resident.get(name)
-            if record.changed and (record.slot is not None or packed is not None):
+        if isinstance(names, str):
+            raise TypeError(f"expected a list of stream names, got the text {names!r}; for one stream give [{names!r}]")
+        wanted = list(self.records) if names is None else list(names)
+        unknown = [name for name in wanted if not self.knows(name)]
+        if unknown:
+            raise KeyError(f"there is no stream {unknown[0]!r} to save, in this fleet or its folder")
+        for name in wanted:
+            record = self.records.get(name)
+            if record is None:
+                continue  # never seen here: the folder's state is the latest
+            packed = None if name in self.active else self._resident.get(name)
+            if record.changed and (name in self.active or packed is not None):
                 try:
                     self._write(record, packed if packed is not None else pack(self.engine_of(record)))
                     written += 1
@@ -210,13 +223,14 @@ class Places:
 
     @property
     def resident_bytes(self) -> int:
-        return sum(map(size_of, self._resident.values()))
+        return sum(map(size_of, list(self._resident.values())))  # a copy: other threads may work on the fleet meanwhile
 
     # -- one stream's engine -------------------------------------------------------------------------------------------
 
-    def engine_of(self, record: Record) -> StreamEngine:
-        """The engine of one stream, as it is kept where it is active."""
-        engine, slot, slots = self._engine, record.slot, self.slots
+    def engine_of(self, record: Record, slot: int | None = None) -> StreamEngine:
+        """The engine of one stream, as it is kept where it is active, or is to be kept in ``slot``."""
+        engine, slots = self._engine, self.slots
+        slot = record.slot if slot is None else slot
         size = record.batch_size or 64
         view = StreamEngine(
             engine,

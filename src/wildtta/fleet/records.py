@@ -85,6 +85,11 @@ class Slots:
     def give_back(self, slot: int) -> None:
         self._free.append(slot)
 
+    def find_lost(self, used: Sequence[int | None]) -> None:
+        """Places that are neither free nor ``used``, because a move was broken off, are free again."""
+        if len(self._free) + len(used) != len(self.weights):
+            self._free = sorted(set(range(len(self.weights))).difference(used), reverse=True)
+
     def _grow(self) -> None:
         """Twice as many places, at most ``most``: a fleet of two streams takes no room for 64."""
         old = len(self.weights)
@@ -93,8 +98,8 @@ class Slots:
         def grown(values: Tensor) -> Tensor:
             return torch.cat((values, values.new_empty((new - old, *values.shape[1:]))))
 
-        self.weights = grown(self.weights)
-        self.memory = {name: grown(value) for name, value in self.memory.items()}
+        # All or nothing: where there is no room for the one, the other must not have grown.
+        self.weights, self.memory = grown(self.weights), {name: grown(value) for name, value in self.memory.items()}
         self._free.extend(reversed(range(old, new)))
 
     @contextlib.contextmanager

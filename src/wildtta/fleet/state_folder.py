@@ -43,6 +43,8 @@ class StateFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         self._locks = Locks.of(self.path)
         self._mine: set[str] = set()
+        self._begun: dict[str, int] = {}
+        """Latest versions whose writing was broken off here: they, or one before them, may be in place all the same."""
         self._leave = weakref.finalize(self, self._locks.leave, self._mine)
         """Called by :meth:`close`; where nobody closes, once this folder is garbage."""
         self._leave.atexit = False  # at the end of a process its last threads may still write
@@ -65,7 +67,11 @@ class StateFolder:
     @property
     def bytes(self) -> int:
         """Of all states."""
-        return sum(entry.stat().st_size for entry in self.path.glob(f"*/*{_SUFFIX}"))
+        found = 0
+        for entry in self.path.glob(f"*/*{_SUFFIX}"):
+            with contextlib.suppress(FileNotFoundError):  # a stream that was dropped just now
+                found += entry.stat().st_size
+        return found
 
     def __contains__(self, name: str) -> bool:
         return self.file_of(name).exists()
@@ -84,6 +90,7 @@ class StateFolder:
         if name in self._mine:
             self._locks.give_back(name)
             self._mine.discard(name)
+            self._begun.pop(name, None)
 
     def check_process(self) -> None:
         """An error in a fork: the streams belong to the process that claimed them."""
@@ -111,13 +118,15 @@ class StateFolder:
         if name not in self._mine:
             raise RuntimeError(f"the stream {name!r} was not claimed, so that its state may not be written")
         stored = self._version(name)
-        if stored != version:
+        if stored is None or not version <= stored <= self._begun.get(name, version):
             raise RuntimeError(
                 f"the state of {name!r} in {self.path} has version {stored}, and this fleet's is from version {version}: "
                 "something else wrote it. Drop the stream here to go on from the stored state, or remove the file"
             )
-        write_state(self.file_of(name), packed, {**facts, "stream": name, "version": version + 1})
-        return version + 1
+        self._begun[name] = stored + 1
+        write_state(self.file_of(name), packed, {**facts, "stream": name, "version": stored + 1})
+        del self._begun[name]
+        return stored + 1
 
     def _version(self, name: str) -> int | None:
         path = self.file_of(name)

@@ -48,7 +48,23 @@ class Quotas:
         senders: Sequence[Hashable] = told.value
         if len(senders) != len(images):
             raise ValueError(f"expected one sender for each of the {len(images)} images, got {len(senders)}")
-        admitted = self.admit(senders)
+        before = self._window.copy(), self._learned.copy()
+        try:
+            return self._within(engine, images, self.admit(senders), learn, predict)
+        except BaseException:
+            # Nothing was learned from them: whoever sends them again must not have used up a share.
+            self._window, self._learned = before
+            raise
+
+    def _within(
+        self,
+        engine: Engine,
+        images: Tensor,
+        admitted: list[int],
+        learn: Callable[[Tensor], Answer],
+        predict: Callable[[Tensor], Answer],
+    ) -> Answer:
+        """The answer to a batch of which the images at ``admitted`` may be learned from."""
         if len(admitted) == len(images):
             return learn(images)
         others = sorted(set(range(len(images))).difference(admitted))

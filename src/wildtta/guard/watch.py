@@ -236,7 +236,7 @@ class Watch:
     def restart(self) -> None:
         """The adapter was reset or got another state: nothing of what was seen speaks about it."""
         self.forget_samples()
-        self._suspected_since = None
+        self.last_look = self._suspected_since = None
         self._began = self._looked = 0
         self.judge = Judge(Ladder(self.guard.false_alarms), self._classes)
 

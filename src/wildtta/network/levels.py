@@ -24,9 +24,11 @@ _DEVIATIONS = 8.0
 _SMALLEST = 1e-30
 
 
-LARGEST = {dtype: 1e-6 * math.sqrt(torch.finfo(dtype).max) for dtype in (torch.float32, torch.float64)}
+LARGEST = {
+    dtype: 1e-6 * math.sqrt(torch.finfo(dtype).max) for dtype in (torch.bfloat16, torch.float32, torch.float64)
+}
 """Values above which a network overflows: norm layers square what the layers before them made larger. No image has such
-(raw counts of a sensor are below 1e10, these are 2e13 and 1e148); damaged memory does."""
+(raw counts of a sensor are below 1e10, these are 2e13, 2e13 and 1e148); damaged memory does."""
 
 
 def levels(images: Tensor) -> Tensor:

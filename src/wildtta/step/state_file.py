@@ -50,7 +50,12 @@ def unsaved_fingerprint(network: nn.Module) -> str:
 
 def _add(digest: Any, name: str, value: Tensor) -> None:
     digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
-    digest.update(value.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8).numpy())
+    value = value.detach().to("cpu")
+    if value.layout != torch.strided:  # sparse (an adjacency matrix, say): its entries, for all of it may be too large
+        entries = value.to_sparse().coalesce()
+        _add(digest, "places", entries.indices())
+        value = entries.values()
+    digest.update(value.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8).numpy())
 
 
 def _checksum(tensors: Mapping[str, Tensor], facts: str) -> str:
