@@ -71,6 +71,11 @@ def head_weights(head: nn.Module) -> tuple[Tensor, Tensor | None]:
     return head.weight.flatten(1), head.bias
 
 
+def head_rows(head: nn.Module) -> Tensor | None:
+    """W [C, D] of a linear head, without a graph; None for a head without a row for each class."""
+    return head_weights(head)[0].detach() if isinstance(head, nn.Linear | Convolution) else None
+
+
 def _none_found(network: nn.Module, layers: dict[str, nn.Module], classes: int | None = None) -> str:
     what = "its logits" if classes is None else f"its {classes} logits"
     return (

@@ -100,7 +100,8 @@ class Steady(SAR2):
 
     **BatchNorm networks** learn nothing by gradients. They are normalised by the stream's moments where those make their
     answers tell more, in the first layers most, and forget them when the inputs change
-    (``methods/steady/stream_statistics.py``): two and a half passes, no backward.
+    (``methods/steady/stream_statistics.py``). The last layers follow where most classes are there; the answers by the first
+    layers' moments tell that, or the features (``methods/steady/alignment.py``). It takes three passes, no backward.
 
     With a guard, what it remembers of the stream has a say: a is at most what remembered samples of the same kind
     agree with, and samples that only repeat each other change nothing (``methods/steady/support.py``). Where the weights have
@@ -114,7 +115,7 @@ class Steady(SAR2):
     title: ClassVar[str] = "Steady (ours)"
     order: ClassVar[int] = 300
     paper: ClassVar[str] = "this project, after SAR² and ROID"
-    passes: ClassVar[str] = "1.125 / 1 (1.125 / 0 at rest; BatchNorm: 2.5 / 0)"
+    passes: ClassVar[str] = "1.125 / 1 (1.125 / 0 at rest; BatchNorm: 3 / 0)"
     batch_statistics: ClassVar[BatchStatistics] = "source"
     comparison: ClassVar[tuple[str, ...]] = (*NAMES, *EVIDENCE)
 
@@ -168,7 +169,7 @@ class Steady(SAR2):
                 "gradient_bound=None, or clip_norm="
             )
         if engine.norms:
-            return no_statistics(engine.norms, engine.network.classes)
+            return no_statistics(engine.norms, engine.network.classes, engine.network.feature_width)
         state = super().declare(engine)
         classes = engine.network.classes
         if self.evidence:

@@ -12,7 +12,10 @@ by a share,
 depth, to nothing in a stream of few classes (t = 0), not at all where most classes are there (t = 1). Which are there, the
 answers tell that the *first* layers' moments alone would give (t = 0). The source's answers do not: a shift leaves it one.
 Nor do those by all layers' moments: normalised by itself, one class is scattered over all. The measure is that of
-``evidence.py``, the sampling error r of m of C classes, over about the last 256 samples.
+``evidence.py``, the sampling error r of m of C classes, over about the last 256 samples. A shift can be too strong for the first
+layers to repair. So another pass goes by all layers' moments (their own, since what enters a layer depends on how those before
+it are normalised), and t is also as large as its *features* say: where they point to the classes more than noise does, and most
+classes are answered, they are there (:mod:`wildtta.methods.steady.alignment`).
 
 **A change.** The moments are those of about the last 1,000 samples, of fewer where most classes are among the last 256 (250
 at t = 1), or since the inputs last changed. Whether they did, the first layer tells, before anything adapts: each sample has
@@ -48,7 +51,9 @@ import torch
 from torch import Tensor
 
 from wildtta.methods.losses import entropy
+from wildtta.methods.steady.alignment import cosines, noise_like
 from wildtta.methods.steady.evidence import classes_seen, classes_trusted, rising, sampling_error
+from wildtta.network.head import head_rows
 from wildtta.network.statistics import Moments, NormStatistics
 from wildtta.step.report import Output
 
@@ -66,7 +71,12 @@ _ANSWER_MEMORY, _FEWEST_ANSWERS = 256, 32
 _MARGINAL_MEMORY = 128
 """The same for the mean answer: it must follow when the inputs have changed unnoticed."""
 _EVERY = 2
-"""Of so many samples one is answered by the first layers' moments, to see which classes are there."""
+"""Of so many samples one is passed by the first layers' moments, to see which classes are there, and one by all layers'."""
+_ALIGNED, _ERROR_WEIGHT, _FEWEST_ALIGNED = (0.012, 0.025), 0.3, 128
+"""Alignment above that of noise, less 0.3 r of the classes answered, up to which a stream may be of one class (97 % of such
+streams lie below), and from which on it is not (99.5 %); and samples that must have come before it counts."""
+_NOISE, _NOISE_BATCH = 256, 64
+"""Samples of noise that are asked before the first batch, and how many at a time."""
 _FEW_CLASSES = (0.2, 0.3)
 """Sampling error r up to which scattered answers are no matter, and from which on they count fully."""
 _SCATTER_WEIGHT = 2.0
@@ -86,6 +96,8 @@ _FEW_CLASSES_DOUBT = 0.1
 STATE = {
     "stream_mean": "channel",
     "stream_square": "channel",
+    "whole_mean": "channel",
+    "whole_square": "channel",
     "stream_samples": "one",
     "gain_sum": "stratum",
     "gain_samples": "stratum",
@@ -99,17 +111,30 @@ STATE = {
     "source_answers": "class",
     "source_marginal": "class",
     "stream_marginal": "class",
+    "stream_answers": "class",
+    "feature_sum": "feature",
+    "aligned_sum": "one",
+    "aligned_samples": "one",
+    "noise_alignment": "one",
 }
-"""What is kept, and per what: all layers' channels, the first layer's (mean and log variance), classes, strata, or once."""
-_OF_THE_INPUTS = ("gain_sum", "gain_samples", "mix_samples", "source_marginal", "stream_marginal")
+"""What is kept, and per what: all layers' channels, the first layer's (mean and log variance), classes, strata, features, or
+once."""
+_OF_THE_ALIGNMENT = ("feature_sum", "aligned_sum", "aligned_samples")
+_OF_THE_INPUTS = ("gain_sum", "gain_samples", "mix_samples", "source_marginal", "stream_marginal", *_OF_THE_ALIGNMENT)
 """What is forgotten when the inputs change, beside the moments. Which classes are there is not."""
 State = dict[str, Tensor]
 
 
-def no_statistics(norms: NormStatistics, classes: int) -> State:
-    """The state before the first batch."""
+def no_statistics(norms: NormStatistics, classes: int, features: int) -> State:
+    """The state before the first batch, of a network with so many ``classes`` and ``features``."""
     mean, _ = norms.source()
-    sizes = {"channel": mean.shape, "first": (2 * norms.first_channels,), "class": (classes,), "stratum": (_STRATA,)}
+    sizes = {
+        "channel": mean.shape,
+        "first": (2 * norms.first_channels,),
+        "class": (classes,),
+        "stratum": (_STRATA,),
+        "feature": (features,),
+    }
     return {name: mean.new_zeros(sizes.get(size, ())) for name, size in STATE.items()}
 
 
@@ -184,7 +209,7 @@ def scatter(source: Tensor, early: Tensor) -> Tensor:
 def advantage(state: State) -> Tensor:
     """Certainty and, as far as the classes are there, diversity gained, less what is scattered where few are."""
     missing = sampling_error(classes_seen(state["early_answers"]), len(state["early_answers"]))
-    few = rising(missing, _FEW_CLASSES)
+    few = rising(missing, _FEW_CLASSES) * (1 - several(state))
     gained = certainty_gained(state) + trust(state) * diversity_gained(
         state["source_marginal"], state["stream_marginal"]
     )
@@ -197,87 +222,146 @@ def needed_advantage(trusted: Tensor, classes: int) -> Tensor:
 
 
 def trust(state: State) -> Tensor:
-    """t: trust that most classes are there, 0 before 32 answers; the less, the fewer classes there are.
-
-    With two classes the errors on one alone are answers of the other, and both look as if they had been there.
-    """
+    """t: trust that most classes are there, by the early layers' answers or by all layers' features."""
     answers = state["early_answers"]
-    return (
-        (len(answers) - 2)
-        / max(1, len(answers) - 1)
-        * classes_trusted(answers)
-        * (answers.sum() >= _FEWEST_ANSWERS - 1e-3)
-    )
+    trusted = classes_trusted(answers) * (answers.sum() >= _FEWEST_ANSWERS - 1e-3)
+    return torch.maximum(_told_apart(len(answers)) * trusted, several(state))
+
+
+def several(state: State) -> Tensor:
+    """The same by all layers alone: most classes are answered, and the features point to classes more than noise does."""
+    samples, answers = state["aligned_samples"], state["stream_answers"]
+    excess = state["aligned_sum"] / samples.clamp(min=1e-9) - state["noise_alignment"]
+    error = sampling_error(classes_seen(answers), len(answers))
+    trusted = classes_trusted(answers) * (samples >= _FEWEST_ALIGNED - 1e-3)
+    return _told_apart(len(answers)) * rising(excess - _ERROR_WEIGHT * error, _ALIGNED) * trusted
+
+
+def _told_apart(classes: int) -> float:
+    """(C − 2)/(C − 1): with two classes the errors on one alone are answers of the other, and both look as if they were there."""
+    return (classes - 2) / max(1, classes - 1)
 
 
 def answer_of(engine: Engine, images: Tensor, *, learning: bool) -> tuple[Output, State, int]:
     """The answer to ``images``, the state after them where ``learning`` (else as it was), and how many forwards it took.
 
-    Two passes, and where ``learning`` a third over every second image; no gradient.
+    Two passes, and where ``learning`` two more over every second image; no gradient.
     """
     state = {name: engine.memory[name] for name in STATE}
+    forwards = 2 * len(images)
+    if learning and "noise_alignment" not in engine.companions:
+        engine.companions["noise_alignment"] = _alignment_of_noise(engine, images)
+        forwards += _NOISE if engine.companions["noise_alignment"] is not None else 0
     source, depth = engine.norms.source(), engine.norms.depths()
     with engine.norms.first_inputs() as first:
         plain = engine.forward(images, grad=False)
     if learning:
         state = _followed(state, first[0].to(source[0].dtype))
     samples = state["stream_samples"]
-    means, squares = state["stream_mean"].clone(), state["stream_square"].clone()
+    as_given = state["stream_mean"].clone(), state["stream_square"].clone()
+    by_all = state["whole_mean"].clone(), state["whole_square"].clone()
+    none, certain = torch.zeros_like(samples), several(state)
 
-    def normalised(given: Tensor, trusted: Tensor | None = None) -> Output:
-        """A pass by the stream's moments; ``trusted`` is t. Without it: one that shows the classes that are there.
+    def normalised(given: Tensor, sums: Moments, trusted: Tensor, used: Moments, *, early: bool = False) -> Output:
+        """A pass by the moments of the sums ``used``, as far as ``trusted``; the batch's own go into ``sums``.
 
-        The first takes in the batch's moments where ``learning``. The second has t = 0, and a layer without positions
-        keeps the source's moments: it sees each sample once, and its moments are those of the classes at any depth.
+        ``early``: it is to show the classes that are there. It takes in nothing, and a layer without positions keeps the
+        source's moments: it sees each sample once, and its moments are those of the classes at any depth.
         """
-        share = share_of_stream(samples, depth, torch.zeros_like(samples) if trusted is None else trusted)
+        share = share_of_stream(samples, depth, trusted)
 
         def rule(place: slice, batch: Moments, count: int) -> Moments:
-            if learning and trusted is not None:
-                mean, variance = (value.to(means.dtype) for value in batch)
-                means[place] += len(given) * mean
-                squares[place] += len(given) * (variance + mean.square())
+            if learning and not early:
+                mean, variance = (value.to(samples.dtype) for value in batch)
+                for total, value in zip(sums, (mean, variance + mean.square()), strict=True):
+                    total[place] += len(images) * value
             own = (source[0][place], source[1][place])
-            if trusted is None and count == len(given):
+            if early and count == len(given):
                 return own
-            return blended((means[place], squares[place]), samples, own, share[place])
+            mixed = (torch.lerp(total[place], other[place], certain) for total, other in zip(sums, used, strict=True))
+            mean, square = mixed
+            return blended((mean, square), samples, own, share[place])
 
         with engine.normalised_by(rule):
             return engine.forward(given, grad=False)
 
-    adapted, forwards = normalised(images, trust(state)), 2 * len(images)
+    some = images[::_EVERY]
+    if learning:  # before the other passes: their moments are to hold this batch too
+        whole = normalised(some, by_all, none + 1, by_all)
+    adapted = normalised(images, as_given, trust(state), by_all)
     if learning:
-        state |= {"stream_mean": means, "stream_square": squares}
-        some = images[::_EVERY]
-        early, forwards = normalised(some), forwards + len(some)
+        early = normalised(some, as_given, none, as_given, early=True)
+        forwards += 2 * len(some)
+        names = ("stream_mean", "stream_square", "whole_mean", "whole_square")
+        state |= dict(zip(names, (*as_given, *by_all), strict=True))
+        state = _followed_alignment(engine, state, whole, len(images))
         before, after = (
-            entropy(output.logits).to(means.dtype) / math.log(engine.network.classes) for output in (plain, adapted)
+            entropy(output.logits).to(samples.dtype) / math.log(engine.network.classes) for output in (plain, adapted)
         )
         state = followed_gains(state, before, after, len(images))
-        state = _followed_answers(state, (plain.logits, adapted.logits, early.logits), len(images))
+        state = _followed_answers(state, (plain.logits, adapted.logits, early.logits, whole.logits), len(images))
     better = advantage(state) > needed_advantage(trust(state), engine.network.classes)
     return plain.answering(torch.where(better, adapted.logits, plain.logits)), state, forwards
 
 
-def _followed_answers(state: State, logits: tuple[Tensor, Tensor, Tensor], images: int) -> State:
-    """``state`` with a batch's answers: by the source's moments, the stream's, and the early layers' (of a part of it)."""
-    source, stream, early = logits
-    several = images / len(source)  # several answers of an image share its one
+def _followed_answers(state: State, logits: tuple[Tensor, Tensor, Tensor, Tensor], images: int) -> State:
+    """``state`` with a batch's answers: by the source's moments, as given, and of a part by the first and by all layers'."""
+    source, stream, early, whole = logits
+    weight = images / len(source)  # several answers of an image share its one
 
     def counted(name: str, answers: Tensor) -> Tensor:
         counts = torch.zeros_like(state[name]).index_add_(0, answers.argmax(1), state[name].new_ones(len(answers)))
-        return math.exp(-images / _ANSWER_MEMORY) * state[name] + counts * several
+        return math.exp(-images / _ANSWER_MEMORY) * state[name] + counts * weight
 
     def summed(name: str, answers: Tensor) -> Tensor:
         probabilities = answers.softmax(1).sum(0).to(state[name].dtype)
-        return math.exp(-images / _MARGINAL_MEMORY) * state[name] + probabilities * several
+        return math.exp(-images / _MARGINAL_MEMORY) * state[name] + probabilities * weight
 
     return state | {
         "early_answers": counted("early_answers", early),
+        "stream_answers": counted("stream_answers", whole),
         "source_answers": counted("source_answers", source),
         "source_marginal": summed("source_marginal", source),
         "stream_marginal": summed("stream_marginal", stream),
     }
+
+
+def _followed_alignment(engine: Engine, state: State, whole: Output, images: int) -> State:
+    """``state`` with the alignment of the features of a pass by all layers' moments over a part of a batch."""
+    noise, rows = engine.companions["noise_alignment"], _rows(engine)
+    if noise is None or rows is None:
+        return state
+    kept, weight = math.exp(-images / _ANSWER_MEMORY), images / len(whole.features)
+    features = whole.features.to(state["feature_sum"].dtype)
+    number = kept * state["aligned_samples"] + images
+    total = kept * state["feature_sum"] + weight * features.sum(0)
+    aligned = weight * cosines(features, total / number, rows.to(features.dtype)).sum()
+    return state | {
+        "feature_sum": total,
+        "aligned_sum": kept * state["aligned_sum"] + aligned,
+        "aligned_samples": number,
+        "noise_alignment": torch.full_like(state["noise_alignment"], noise),
+    }
+
+
+def _alignment_of_noise(engine: Engine, images: Tensor) -> float | None:
+    """The alignment of white noise that is normalised by itself; None where noise is no input or the head has no rows."""
+    rows = _rows(engine)
+    if rows is None or engine.inputs is not None or not images.is_floating_point():
+        return None
+    noise = noise_like(images.shape[1:], _NOISE, dtype=images.dtype, device=images.device)
+    found = []
+    with engine.normalised_by(lambda place, batch, count: batch):
+        for start in range(0, _NOISE, _NOISE_BATCH):
+            features = engine.forward(noise[start : start + _NOISE_BATCH], grad=False).features
+            found.append(cosines(features, features.mean(0), rows.to(features.dtype)))
+    return float(torch.cat(found).mean())
+
+
+def _rows(engine: Engine) -> Tensor | None:
+    """The head's rows, one for each class; None where it has none, or where pixels are classified."""
+    pixels = getattr(engine.network.module, "rows_per_sample", 1) > 1
+    return None if pixels else head_rows(engine.network.head)
 
 
 def _followed(state: State, first: Tensor) -> State:
@@ -298,6 +382,8 @@ def _followed(state: State, first: Tensor) -> State:
         **{name: unchanged * state[name] for name in _OF_THE_INPUTS},
         "stream_mean": keep * state["stream_mean"],
         "stream_square": keep * state["stream_square"],
+        "whole_mean": keep * state["whole_mean"],
+        "whole_square": keep * state["whole_square"],
         "stream_samples": keep * state["stream_samples"] + number,
         "first_sum": keep * state["first_sum"] + first.sum(0),
         "first_square": keep * state["first_square"] + first.square().sum(0),
