@@ -6,9 +6,10 @@ look alike. The features do not. About their mean, those of many classes point t
     alignment = mean over samples of max_c cos(f − f̄, w_c − w̄),
 
 and those of one class point anywhere: what makes it this class is in the mean, and the moments have taken it away. How large
-"anywhere" is depends on the network (0.58 to 0.75 on ten small ones), and on nothing else: white noise, normalised by itself,
-shows the same within 0.02 as any class under any corruption. So noise is asked first, once. Streams of all classes lie 0.03 to
-0.25 above it, the harder the shift the less (``studies/no-harm/aligned.py``).
+"anywhere" is depends on the network (0.50 to 0.75 on eleven small ones), hardly on the class or the corruption, and white noise,
+normalised by itself, shows it. So noise is asked first, once. Of 680 streams of one class 95 % lie at most 0.041 above it, all
+0.066; of the streams of all classes that the moments repair 95 % lie higher, up to 0.33, the harder the shift the lower
+(``studies/no-harm/signs.py``).
 """
 
 from __future__ import annotations

@@ -250,8 +250,10 @@ def answer_of(engine: Engine, images: Tensor, *, learning: bool) -> tuple[Output
     state = {name: engine.memory[name] for name in STATE}
     forwards = 2 * len(images)
     if learning and "noise_alignment" not in engine.companions:
-        engine.companions["noise_alignment"] = _alignment_of_noise(engine, images)
-        forwards += _NOISE if engine.companions["noise_alignment"] is not None else 0
+        found = float(state["noise_alignment"]) or None  # a state that was loaded knows it
+        if found is None and (found := _alignment_of_noise(engine, images)) is not None:
+            forwards += _NOISE
+        engine.companions["noise_alignment"] = found
     source, depth = engine.norms.source(), engine.norms.depths()
     with engine.norms.first_inputs() as first:
         plain = engine.forward(images, grad=False)
