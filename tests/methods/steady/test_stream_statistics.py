@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -61,11 +62,15 @@ def shifted_inputs(values: Tensor) -> Tensor:
 @pytest.fixture(scope="module")
 def trained() -> nn.Module:
     torch.manual_seed(0)
-    network = Stack()
+    return fitted(Stack(), sample, CLASSES, 300)
+
+
+def fitted(network: nn.Module, inputs: Callable[[Tensor, int], Tensor], classes: int, steps: int) -> nn.Module:
+    """Trained on ``inputs`` of labels and the number of the step."""
     optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
-    for step in range(300):
-        labels = torch.randint(CLASSES, (128,))
-        loss = nn.functional.cross_entropy(network(sample(labels, step)), labels)
+    for step in range(steps):
+        labels = torch.randint(classes, (128,))
+        loss = nn.functional.cross_entropy(network(inputs(labels, step)), labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -322,14 +327,7 @@ def convolutional() -> nn.Module:
     for before, after, stride in ((1, 16, 1), (16, 32, 2), (32, 32, 2)):
         layers += [nn.Conv2d(before, after, 3, stride, 1), nn.BatchNorm2d(after), nn.ReLU()]
     network = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, PATTERNS))
-    optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
-    for step in range(250):
-        labels = torch.randint(PATTERNS, (128,))
-        loss = nn.functional.cross_entropy(network(patterns(labels, step)), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    return network.eval()
+    return fitted(network, patterns, PATTERNS, 250)
 
 
 def right_under_shift(network: nn.Module, method: str, stream: list[Tensor]) -> float:

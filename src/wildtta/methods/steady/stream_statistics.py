@@ -119,8 +119,10 @@ STATE = {
 }
 """What is kept, and per what: all layers' channels, the first layer's (mean and log variance), classes, strata, features, or
 once."""
-_OF_THE_ALIGNMENT = ("feature_sum", "aligned_sum", "aligned_samples")
-_OF_THE_INPUTS = ("gain_sum", "gain_samples", "mix_samples", "source_marginal", "stream_marginal", *_OF_THE_ALIGNMENT)
+_OF_THE_INPUTS = (
+    *("gain_sum", "gain_samples", "mix_samples", "source_marginal", "stream_marginal"),
+    *("feature_sum", "aligned_sum", "aligned_samples"),
+)
 """What is forgotten when the inputs change, beside the moments. Which classes are there is not."""
 State = dict[str, Tensor]
 
@@ -265,8 +267,9 @@ def answer_of(engine: Engine, images: Tensor, *, learning: bool) -> tuple[Output
     none, certain = torch.zeros_like(samples), several(state)
 
     def normalised(given: Tensor, sums: Moments, trusted: Tensor, used: Moments, *, early: bool = False) -> Output:
-        """A pass by the moments of the sums ``used``, as far as ``trusted``; the batch's own go into ``sums``.
+        """A pass by the stream's moments, in depth as far as ``trusted``; the batch's own go into ``sums``.
 
+        The moments are of these sums, and of those ``used`` as far as all layers' features are certain of the classes.
         ``early``: it is to show the classes that are there. It takes in nothing, and a layer without positions keeps the
         source's moments: it sees each sample once, and its moments are those of the classes at any depth.
         """
@@ -280,8 +283,7 @@ def answer_of(engine: Engine, images: Tensor, *, learning: bool) -> tuple[Output
             own = (source[0][place], source[1][place])
             if early and count == len(given):
                 return own
-            mixed = (torch.lerp(total[place], other[place], certain) for total, other in zip(sums, used, strict=True))
-            mean, square = mixed
+            mean, square = (torch.lerp(a[place], b[place], certain) for a, b in zip(sums, used, strict=True))
             return blended((mean, square), samples, own, share[place])
 
         with engine.normalised_by(rule):
