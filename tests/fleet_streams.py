@@ -40,7 +40,16 @@ METHODS: dict[str, dict[str, Any]] = {
 
 @functools.cache
 def trained(name: str, dtype: torch.dtype = torch.float64) -> nn.Module:
-    return network(name).to(dtype)
+    """An embedded network; ``name@k``: with the first k of its classes alone."""
+    base, _, classes = name.partition("@")
+    found = network(base).to(dtype)
+    if classes:
+        (place,) = (place for place, module in found.named_children() if isinstance(module, nn.Linear))
+        whole = found.get_submodule(place)
+        part = nn.Linear(whole.in_features, int(classes), dtype=dtype)
+        part.load_state_dict({key: value[: int(classes)] for key, value in whole.state_dict().items()})
+        setattr(found, place, part)
+    return found
 
 
 @functools.cache

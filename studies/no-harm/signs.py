@@ -4,9 +4,10 @@
     python signs.py strangers gn,vit,gn-weak noise-5,contrast-5,clean  # networks of strangers.py, ten classes: a minute
     python signs.py strangers bn,bn-weak noise-5,patch-5,clean         # BatchNorm, each batch of 64 by its own moments
 
-Per domain and window: cost of recentring, κ, share of all classes about the mean, squared mean over squared spread, and
-alignment with the head (which Steady asks on BatchNorm networks alone; there that of white noise is told beside clean images). Shuffled: mean
-and extremes of 12 draws; one class: of all classes. A sign separates where the extremes do not overlap.
+Per domain and window: cost of recentring, κ, share of all classes about the mean, squared mean over squared spread,
+alignment with the head (which Steady asks on BatchNorm networks alone; there that of white noise is told beside clean images),
+and the excess over scrambled images (which it asks on all others with 6 to 39 classes). Shuffled:
+mean and extremes of 12 draws; one class: of all classes. A sign separates where the extremes do not overlap.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from train import normalised
 from streams import load_pool
 from wildtta.methods.losses import entropy
 from wildtta.methods.steady.alignment import cosines, noise_like
+from wildtta.methods.steady.contents import excess, followed, nothing_compared
 from wildtta.methods.steady.evidence import fixed_size, noise_entropy, recentring_cost
+from wildtta.step.scrambling import ARRANGEMENT, next_arrangements, scrambled
 
 IMAGES, DRAWS, WINDOWS, BATCH = 2000, 12, (64, 192), 64
 
@@ -114,7 +117,16 @@ def show(name: str, domains: Iterator[tuple[str, nn.Module, Tensor, Tensor]]) ->
 def measured(network: nn.Module, images: Tensor) -> list[float]:
     """All signs of a window of images."""
     features, rows, logits = features_of(network, images)
-    return [*signs(logits), alignment(features, rows)]
+    return [*signs(logits), alignment(features, rows), over_scrambled(network, images, features, rows)]
+
+
+def over_scrambled(network: nn.Module, images: Tensor, features: Tensor, rows: Tensor) -> float:
+    """How much more the features' directions tell than those of scrambled images; NaN where there are too few of them."""
+    state = nothing_compared(*rows.shape, dtype=features.dtype, device=features.device)
+    usable = torch.ones(len(images), dtype=torch.bool)
+    beside = features_of(network, scrambled(images, next_arrangements(state[ARRANGEMENT], len(images))))[0]
+    state = followed(state, features, beside, usable, rows, torch.tensor(len(images)))
+    return float(excess(state)) if state["measured_number"] > 0 else float("nan")
 
 
 if __name__ == "__main__":

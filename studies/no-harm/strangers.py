@@ -228,8 +228,21 @@ def rows(name: str, classes: int, options: argparse.Namespace) -> Iterator[dict[
     ]
     corrupted = [CORRUPTIONS[name.split()[0]](images, int(name.split()[1]), rng) for name in domains[1:]]
     pool = normalised(torch.stack([images, *corrupted]))
+    yield from rows_of(name, network, pool, labels, domains, classes, options)
+
+
+def rows_of(
+    name: str,
+    network: nn.Module,
+    pool: Tensor,
+    labels: Tensor,
+    domains: list[str],
+    classes: int,
+    options: argparse.Namespace,
+) -> Iterator[dict[str, Any]]:
+    """A row for each stream of a network; ``pool`` [domains, N, …] holds its images, clean ones first."""
     with torch.no_grad():
-        bare = torch.stack([network(layer).argmax(1) for layer in pool])
+        bare = torch.stack([torch.cat([network(part).argmax(1) for part in layer.split(250)]) for layer in pool])
     for scenario, corruption, where, which in streams(labels.numpy(), classes, domains, options.images, options.seed):
         if options.only and not any(word in scenario for word in options.only):
             continue
@@ -237,7 +250,7 @@ def rows(name: str, classes: int, options: argparse.Namespace) -> Iterator[dict[
         truth, without = labels[places[1]], bare[places]
         for batch in options.batches:
             length = min(len(where), 400 * batch)
-            adapter = wildtta.adapt(copy.deepcopy(network), **options.settings)
+            adapter = wildtta.adapt(copy.deepcopy(network), options.method, **options.settings)
             shown = pool[places][:length]
             strengths, given = [], []
             for part in shown.split(batch):
@@ -284,7 +297,11 @@ def tables(found: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    run(arguments(__doc__ or "").parse_args(), rows, tables)
+
+
+def arguments(description: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--tables", action="store_true")
     parser.add_argument("--classes", default="10", help="how many, several with commas")
@@ -297,10 +314,11 @@ def main() -> None:
     parser.add_argument(
         "--only", default=[], type=lambda text: text.split(","), help="scenarios with one of these words"
     )
+    parser.add_argument("--method", default="steady")
     parser.add_argument("--settings", default={}, type=json.loads, help="options for wildtta.adapt, as JSON")
     parser.add_argument("--images", type=int, default=4000, help="per stream")
     parser.add_argument("--seed", type=int, default=0)
-    run(parser.parse_args(), rows, tables)
+    return parser
 
 
 def run(

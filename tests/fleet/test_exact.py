@@ -10,6 +10,7 @@ import torch
 import wildtta
 from fleet_streams import METHODS, Beside, mixed_batches, noisy_beside_clean, pool, trained
 from wildtta.guard.ladder import Rung
+from wildtta.methods.steady.contents import contents
 from wildtta.methods.steady.evidence import noise_entropy
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -57,6 +58,16 @@ def test_steady_rests_and_wakes_stream_by_stream():
         both.feed(images, names)
     assert both.difference() < 1e-9
     assert both.adapters["noisy"].cost.learned > 0
+
+
+def test_with_few_classes_every_stream_is_compared_with_its_own_scrambled_images():
+    both = Beside("resnet_gn@10", "steady", active=8)
+    for images, names in noisy_beside_clean(60):
+        both.feed(images, names)
+    assert both.difference() < 1e-9
+    for adapter in both.adapters.values():
+        assert adapter.cost.forwards == 2 * 480
+        assert float(contents(adapter.engine.memory).known) == 1
 
 
 def test_a_streams_answers_are_the_same_whatever_the_others_send():

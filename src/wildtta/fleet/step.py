@@ -22,12 +22,14 @@ from wildtta.fleet.records import Record, Slots
 from wildtta.fleet.transfers import Reading
 from wildtta.methods.gradient import GradientMethod
 from wildtta.methods.sar import worst_step
+from wildtta.network.head import head_rows
 from wildtta.network.output import logits_of
-from wildtta.step.comparison import compares, rows_compared
+from wildtta.step.comparison import due, scrambles
 from wildtta.step.engine import Engine
 from wildtta.step.loop import KEEP_GRAPH_ABOVE, learns_on_selected
 from wildtta.step.precision import losses_in_full_precision
 from wildtta.step.report import Output
+from wildtta.step.scrambling import ARRANGEMENT, NUMBER
 
 if TYPE_CHECKING:
     from wildtta.fleet.recorded import Recorded
@@ -363,11 +365,10 @@ class MixedStep:
 
         How many images of each stream that were.
         """
-        if not compares(self.method, self.engine):
-            return {}
         slots, rows, owner, found = list[int](), list[int](), list[int](), dict[int, int]()
         for place in places:
-            chosen = rows_compared(seen.records[place].host_steps, seen.grouping.sizes[place])
+            steps, size = seen.records[place].host_steps, seen.grouping.sizes[place]
+            chosen = due(self.method, self.engine, steps, seen.images, size)
             if chosen is not None:
                 own = seen.grouping.rows[place][chosen]
                 rows.extend(own)
@@ -377,18 +378,36 @@ class MixedStep:
         if not slots:
             return {}
         positions, at = (torch.tensor(numbers, device=self.engine.device) for numbers in (rows, slots))
+        images = seen.images[positions]
         with losses_in_full_precision(self.engine.device), torch.no_grad():
             # The network's own parameters are the source's.
-            source = self.engine.forward(seen.images[positions], grad=False).logits
+            source = self.engine.forward(images, grad=False)
             grouping = Grouping(owner, len(slots), self.engine.device)
-            own_logits = grouping.padded(seen.logits[positions].to(source.dtype))
+            own_logits = grouping.padded(seen.logits[positions].to(source.logits.dtype))
             usable = grouping.padded(seen.grouping.flat(seen.parts["usable"])[positions]) & grouping.valid
             memory = {name: self.slots.memory[name][at] for name in self.method.comparison}
-            fresh = torch.vmap(self.method.compared)(memory, own_logits, grouping.padded(source), usable)
-            counts = {name: self.slots.memory[name][at] + grouping.numbers for name in ("forwards", "computed_forwards")}
+            fresh = torch.vmap(self.method.compared)(memory, own_logits, grouping.padded(source.logits), usable)
+            passes = 1
+            if scrambles(self.engine, images):
+                fresh |= self._scrambled(source, grouping, at, usable)
+                passes = 2
+                found = {place: 2 * number for place, number in found.items()}
+            more = passes * grouping.numbers
+            counts = {name: self.slots.memory[name][at] + more for name in ("forwards", "computed_forwards")}
             for name, value in {**fresh, **counts}.items():
                 self.slots.memory[name].index_copy_(0, at, value)
         return found
+
+    def _scrambled(self, source: Output, grouping: Grouping, at: Tensor, usable: Tensor) -> Tensors:
+        """What is new of the streams ``at`` these slots after the source has seen the compared images scrambled as well."""
+        memory = {name: self.slots.memory[name][at] for name in self.method.scrambling}
+        ways = (memory[ARRANGEMENT].long()[grouping.owner] + grouping.rank) % NUMBER
+        beside = self.engine.forward_scrambled(source.images, ways).features
+        rows = head_rows(self.engine.network.head)
+        assert rows is not None
+        told = torch.vmap(self.method.scrambled, in_dims=(0, 0, 0, 0, None, 0))
+        features = grouping.padded(source.features), grouping.padded(beside)
+        return told(memory, *features, usable, rows.to(self.engine.dtype), grouping.numbers)
 
     def _write_back(self, seen: Seen, places: list[int], change: Change, scales: Sequence[float]) -> None:
         """The streams at ``places`` as they are now, with steps cut to their scale."""

@@ -39,6 +39,8 @@ class GradientMethod(Method):
     updates: ClassVar[str] = "affine parameters of all norms"
     comparison: ClassVar[tuple[str, ...]] = ()
     """Names of the state that :meth:`compared` reads or writes, where the method declares it; empty: it compares nothing."""
+    scrambling: ClassVar[tuple[str, ...]] = ()
+    """The same for :meth:`scrambled`."""
 
     lr: float | None = option(
         "learning rate; None: the paper's for the network's family and batch size", None, within=POSITIVE
@@ -161,6 +163,14 @@ class GradientMethod(Method):
         self, memory: Mapping[str, Tensor], own: Tensor, source: Tensor, usable: Tensor
     ) -> dict[str, Tensor]:
         """What of the ``comparison`` state is new after some samples [k] that the source answered too, by logits [k, C]."""
+        return {}
+
+    def scrambled(
+        self, memory: Mapping[str, Tensor], features: Tensor, beside: Tensor, usable: Tensor, rows: Tensor, number: Tensor
+    ) -> dict[str, Tensor]:
+        """What of the ``scrambling`` state is new after samples [k] with the source's ``features`` [k, D], and ``beside`` [k, D]
+        when scrambled, by a head with these ``rows`` [C, D]. The first ``number`` are samples, others fill up the shape.
+        """
         return {}
 
     # -- hooks, in the order of a step -------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from wildtta.step.compiling import CompiledNetwork
 from wildtta.step.learnables import Learnables
 from wildtta.step.precision import Precision, pass_precision
 from wildtta.step.report import Output
+from wildtta.step.scrambling import are_pictures, scrambled
 from wildtta.step.undo import Snapshot
 
 if TYPE_CHECKING:
@@ -328,6 +329,18 @@ class Engine:
         if self.joint is not None:
             return self.joint.forward(self._forward, images, grad=grad)
         return self._forward(images, grad=grad)
+
+    def forward_scrambled(self, images: Tensor, arrangements: Tensor) -> Output:
+        """A pass, without a graph, of ``images`` whose tiles are laid out anew (:mod:`wildtta.step.scrambling`)."""
+
+        def run(own: Tensor, places: Tensor | slice) -> Output:
+            return self._forward(scrambled(own, arrangements[places]), grad=False)
+
+        return run(images, slice(None)) if self.joint is None else self.joint.forward_placed(run, images)
+
+    def are_pictures(self, images: Tensor) -> bool:
+        """Whether the samples of a batch can be cut into tiles."""
+        return self.inputs is None and are_pictures(images if self.joint is None else self.joint.images)
 
     def _forward(self, images: Tensor, *, grad: bool) -> Output:
         if self.inputs is None and self.compiled is None and self.joint is None and not self.network.has_batch_norm:

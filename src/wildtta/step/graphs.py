@@ -112,13 +112,13 @@ class GraphRunner:
     def _replay(self, key: Hashable, images: Tensor) -> Answer:
         method, engine = self.method, self.engine
         samples, comparison = len(images), None
-        rows = due(method, engine, engine.host_steps + 1, samples)
+        rows = due(method, engine, engine.host_steps + 1, images, samples)
         selective = learns_on_selected(method, engine) and samples > SMALL_BATCH
         if not selective or (engine.share or 0.0) > KEEP_GRAPH_ABOVE:
             whole = self._recorded((key, "whole"), lambda: self._whole(images))
             if rows is not None:  # recorded before anything is replayed: where that fails, nothing has changed
                 work = functools.partial(self._compare, whole, rows)
-                comparison = self._recorded((key, "compare"), work)
+                comparison = self._recorded((key, "compare", rows.step), work)
             whole.graph.replay()
             answer: Answer = whole.result
             if selective:

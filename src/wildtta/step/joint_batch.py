@@ -70,11 +70,26 @@ class JointBatch:
     def forward(self, run: Callable[..., Output], numbers: Tensor, *, grad: bool) -> Output:
         """One pass over the samples ``numbers``; ``run`` makes a pass over samples of this replica."""
         part = self._whole if numbers is self.numbers else self._part(numbers)
-        own = self._own[part.positions]
-        number = len(own)
+        return self._gathered(run(self._passed(part), grad=grad and len(part.own) > 0), part, numbers)
+
+    def forward_placed(self, run: Callable[[Tensor, Tensor], Output], numbers: Tensor) -> Output:
+        """The same without a graph, for a ``run`` that also takes the places of its samples among ``numbers``."""
+        part = self._part(numbers)
+        places = part.own if len(part.own) else part.own.new_zeros(1)
+        return self._gathered(run(self._passed(part), places), part, numbers)
+
+    @property
+    def images(self) -> Tensor:
+        """This replica's own part."""
+        return self._own
+
+    def _passed(self, part: _Part) -> Tensor:
+        """This replica's samples of ``part``."""
         # Networks need not take an empty batch: one blank sample shows what an answer looks like.
-        passed = run(own if number else blank(self._own), grad=grad and number > 0)
-        rows = torch.cat((passed.logits, passed.features), 1)[:number]
+        return self._own[part.positions] if len(part.own) else blank(self._own)
+
+    def _gathered(self, passed: Output, part: _Part, numbers: Tensor) -> Output:
+        rows = torch.cat((passed.logits, passed.features), 1)[: len(part.own)]
         rows = _Gathered.apply(rows, self._peers, part)
         logits, features = rows.split((passed.logits.shape[1], passed.features.shape[1]), 1)
         raw = with_logits(passed.raw, logits.detach().to(logits_of(passed.raw).dtype))

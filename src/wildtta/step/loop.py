@@ -228,7 +228,7 @@ def _finish(
     engine.host_steps += 1
     if not engine.fixed_shapes:  # a recorded step does this beside it
         upkeep(method, engine)
-        rows = due(method, engine, engine.host_steps, len(output.images))
+        rows = due(method, engine, engine.host_steps, output.images, len(output.images))
         if rows is not None:
             report = report.with_more_forwards(compare(method, engine, output, rows))
     return Answer(output, report)

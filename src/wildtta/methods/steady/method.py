@@ -16,14 +16,18 @@ from wildtta.methods.options import POSITIVE, SHARE, option
 from wildtta.methods.registry import register
 from wildtta.methods.sar2.method import SAR2
 from wildtta.methods.sar2.redundancy import Normalisation
+from wildtta.methods.steady.contents import NAMES as OF_CONTENTS
+from wildtta.methods.steady.contents import asked, contents, followed, nothing_compared
 from wildtta.methods.steady.evidence import classes_seen, identifiable, no_evidence, rising, weighed
 from wildtta.methods.steady.payoff import EVIDENCE, NAMES, compared, forgotten, no_comparison, way_back
 from wildtta.methods.steady.settling import followed_way, no_way, settledness
 from wildtta.methods.steady.stream_statistics import answer_of, no_statistics
 from wildtta.methods.steady.support import faded, supported
+from wildtta.network.head import head_rows
 from wildtta.network.output import logits_of
 from wildtta.step.loop import Selection
 from wildtta.step.report import Answer, Output
+from wildtta.step.scrambling import ARRANGEMENT
 
 if TYPE_CHECKING:
     from wildtta.network import Network
@@ -78,8 +82,9 @@ class Steady(SAR2):
 
     It acts on evidence. From the outputs alone it judges how clear it is that the stream has shifted, and that what the
     outputs share is not just the classes now present: a strength a in [0, 1] (``model.last.strength``; the three signs are
-    in ``methods/steady/evidence.py``). On clean streams, on streams of one class, and with five classes or fewer a is
-    0, and the network answers as without adaptation. Elsewhere it takes SAR²'s loss in one pass:
+    in ``methods/steady/evidence.py``). With 6 to 39 classes the source also sees scrambled images: beside theirs the features
+    tell many classes from one (``methods/steady/contents.py``). On clean streams, on streams of one class, and with five classes
+    or fewer a is 0, and the network answers as without adaptation. Elsewhere it takes SAR²'s loss in one pass:
 
         g = ∇[ S(x)·w(x)·E + α·R(C^t) + β·I(C^t) ],   g ← a·g·min(1, b‖θ₀‖/‖g‖),   θ ← (1−p)(θ − η g) + p θ₀
 
@@ -115,9 +120,10 @@ class Steady(SAR2):
     title: ClassVar[str] = "Steady (ours)"
     order: ClassVar[int] = 300
     paper: ClassVar[str] = "this project, after SAR² and ROID"
-    passes: ClassVar[str] = "1.125 / 1 (1.125 / 0 at rest; BatchNorm: 3 / 0)"
+    passes: ClassVar[str] = "1.125 / 1 (6 to 39 classes: 1.25 / 1; at rest no backward; BatchNorm: 3 / 0)"
     batch_statistics: ClassVar[BatchStatistics] = "source"
     comparison: ClassVar[tuple[str, ...]] = (*NAMES, *EVIDENCE)
+    scrambling: ClassVar[tuple[str, ...]] = OF_CONTENTS
 
     evidence: bool = option("learn by the evidence that the stream has shifted; False: always, at full strength", True)
     lr_scale: float = option("multiplies SAR²'s learning rate, or the given one", 40.0, within=POSITIVE)
@@ -180,6 +186,9 @@ class Steady(SAR2):
             pixels = getattr(engine.network.module, "rows_per_sample", 1) > 1  # those of an image are no samples of a stream
             if identifiable(classes) > 0 and not pixels:
                 state |= no_comparison(classes, dtype=engine.dtype, device=engine.device)
+                if asked(classes) and head_rows(engine.network.head) is not None:
+                    width = engine.network.feature_width
+                    state |= nothing_compared(classes, width, dtype=engine.dtype, device=engine.device)
         if self.class_cap is not None:
             state["class_shares"] = torch.full((classes,), 1 / classes, dtype=engine.dtype, device=engine.device)
         return state
@@ -233,6 +242,11 @@ class Steady(SAR2):
         self, memory: Mapping[str, Tensor], own: Tensor, source: Tensor, usable: Tensor
     ) -> dict[str, Tensor]:
         return compared(memory, own, source, usable)
+
+    def scrambled(
+        self, memory: Mapping[str, Tensor], features: Tensor, beside: Tensor, usable: Tensor, rows: Tensor, number: Tensor
+    ) -> dict[str, Tensor]:
+        return followed(memory, features, beside, usable, rows, number)
 
     def reviewed(self, engine: Engine, review: Review) -> None:
         if self.evidence and not engine.norms:
@@ -303,7 +317,8 @@ class Steady(SAR2):
     def remember(self, engine: Engine, first: Output, selection: Selection, allowed: Tensor) -> None:
         super().remember(engine, first, selection, allowed)
         if self.evidence:
-            evidence = weighed(engine.memory, first.logits.detach(), first.usable)
+            known = contents(engine.memory) if ARRANGEMENT in engine.memory else None
+            evidence = weighed(engine.memory, first.logits.detach(), first.usable, known)
             review = {name: faded(engine.memory[name], len(first.logits)) for name in _REVIEWED}
             engine.keep(allowed, evidence | review)
             if "payoff" in engine.memory:
