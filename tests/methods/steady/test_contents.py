@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import wildtta
 from toy_networks import build, images
 from wildtta.methods.steady.contents import NAMES, contents, excess, followed, nothing_compared
-from wildtta.methods.steady.evidence import no_evidence, weighed
+from wildtta.methods.steady.evidence import many_classes, no_evidence, weighed
 
 CLASSES, WIDTH = 10, 32
 ROWS = torch.linalg.qr(torch.randn(WIDTH, CLASSES, generator=torch.Generator().manual_seed(0)).double())[0].T
@@ -48,10 +48,19 @@ ONE_CLASS = torch.full((512,), 3)
 def test_many_classes_are_told_from_one_whatever_they_share() -> None:
     many, one = contents(after(stream(ALL_CLASSES))), contents(after(stream(ONE_CLASS)))
     assert float(many.known) == float(one.known) == 1
-    assert float(many.many) == 1
+    costly = torch.tensor(0.5)
+    assert float(many_classes(many, costly)) == 1
     assert float(many.share) > 0.9
-    assert float(one.many) == 0
-    assert float(one.some) == 0
+    assert float(many_classes(one, torch.zeros(()))) == 0
+
+
+def test_what_costs_much_must_be_clearer() -> None:
+    """By a tenth of the cost, up to a cost of 0.3: from 0.035 and 0.055 on."""
+    known = contents(after(stream(ALL_CLASSES)))._replace(excess=torch.tensor(0.055), share=torch.ones(()))
+    found = [float(many_classes(known, torch.tensor(cost))) for cost in (-0.1, 0.0, 0.1, 0.2, 0.3, 5.0)]
+    assert found == pytest.approx([1, 1, 0.5, 0, 0, 0], abs=1e-6)
+    clearer = known._replace(excess=torch.tensor(0.075))
+    assert float(many_classes(clearer, torch.tensor(5.0))) == pytest.approx(0.5, abs=1e-6)
 
 
 def test_weak_classes_are_told_as_well() -> None:
@@ -84,7 +93,7 @@ def test_a_run_of_one_class_after_many_shows_in_the_latest_answers() -> None:
     state = after(stream(torch.cat((ALL_CLASSES, ONE_CLASS[:192]))))
     assert float(excess(state)) > 0.06
     assert float(contents(state).share) < 0.3
-    assert float(contents(state).many) == 0
+    assert float(many_classes(contents(state), torch.zeros(()))) == 0
 
 
 def test_samples_that_do_not_count_change_nothing() -> None:

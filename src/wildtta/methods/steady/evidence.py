@@ -35,10 +35,11 @@ taking it away costs next to nothing. So the less that costs, the longer a mean 
 taken away here is the mean of the centroids: unlike that of the last samples it holds none of the classes that happen to be
 there, so that the cost is the same in every order: −0.02 to 0.014 on clean images, 0.01 to 0.3 where Steady gains.
 
-**What the stream holds.** With few classes all of these are guesses about one question: many classes, or one? For images there is
-a better answer, by their features beside those of scrambled images (:mod:`wildtta.methods.steady.contents`). Where it is known,
-it takes the place of the cost and of the clusters. Then the cost needs a part of it alone, and the mean must be longer than
-uneven shares of the classes make it, by the same 2.5 r. From 40 classes on the rows tell by themselves, and nobody is asked.
+**What the stream holds.** With few classes all of these are guesses about one question: many classes, or one? For images there
+is a better answer, by their features beside those of scrambled images (:mod:`wildtta.methods.steady.contents`). Where it is
+known, it takes the place of the clusters, and the cost needs a part of it. Where it speaks alone it must be the clearer the
+more taking off the mean costs. And the mean must be longer than uneven shares of the classes make it, by the same 2.5 r. From
+40 classes on the rows tell by themselves, and nobody is asked.
 
 The fewer the classes, the less a shift differs from a change of their shares; with two they are the same thing. Up to five
 classes all signs are taken for nothing: there was less to gain than to lose.
@@ -67,6 +68,13 @@ _EVEN = (0.6, 0.8)
 """Share of all classes about the mean, up to which clusters are those of a few classes, and from which on of all."""
 _LONG = (0.7, 1.2)
 """Squared mean over squared spread, up to which unequal shares of the classes explain it, and from which on a shift does."""
+_EXCESS, _PER_COST, _HIGHEST_COST = (0.035, 0.055), 0.1, 0.3
+"""Excess over scrambled images, less a tenth of what taking off the mean costs (of 0.3 at most), up to which a stream may be of
+one class, and from which on it holds many."""
+_SOME = (0.01, 0.03)
+"""The same without that cost, where another sign says so too."""
+_ANSWERED = (0.5, 0.7)
+"""Share of all classes among the latest answers, up to which those are of a run of few classes, and from which on of all."""
 _TRUST_TAKES = 256
 """Samples over which trust may rise from 0 to 1. It falls at once."""
 _ERROR = (0.1, 0.2)
@@ -111,10 +119,8 @@ class Contents(NamedTuple):
 
     known: Tensor
     """1 where enough of them have been compared, else 0."""
-    many: Tensor
-    """Trust in [0, 1] that most classes are there."""
-    some: Tensor
-    """As much of it as is asked where another sign says so too."""
+    excess: Tensor
+    """How much more the directions of their features tell than those of scrambled ones, in units of ln C."""
     share: Tensor
     """Share of all classes among the latest answers about the mean."""
 
@@ -196,6 +202,15 @@ def clusters(logits: Tensor, used: Tensor, trust: Tensor) -> Tensor:
     even = 1 / (classes * sharing).clamp(min=1e-9)
     length = mean.square().sum() / spread
     return rising(clustering, _CLUSTERED) * rising(even, _EVEN) * rising(length * (1 + trust), _LONG)
+
+
+def many_classes(contents: Contents, cost: Tensor) -> Tensor:
+    """Trust in [0, 1] that the stream holds most classes, now as well, where taking off their mean has this ``cost``.
+
+    The more it costs, the more certain the answers are, and the more is lost if they were right.
+    """
+    clear = contents.excess - _PER_COST * cost.clamp(0, _HIGHEST_COST)
+    return rising(clear, _EXCESS) * rising(contents.share, _ANSWERED)
 
 
 def classes_seen(dominance: Tensor) -> Tensor:
@@ -290,8 +305,9 @@ def weighed(
     alone = few_to_many(classes)
     if contents is not None:
         decides = contents.known * (1 - alone)
-        several = torch.lerp(several, contents.many, decides)
-        at_once = torch.lerp(at_once, torch.maximum(contents.many, contents.some * at_once), decides)
+        many = many_classes(contents, cost)
+        either = torch.maximum(many, rising(contents.excess, _SOME) * at_once)
+        several, at_once = torch.lerp(several, many, decides), torch.lerp(at_once, either, decides)
 
     rows, dominance = _followed_rows(state, flat, usable, recent, used)
     present = _followed_classes(state, flat, usable)
