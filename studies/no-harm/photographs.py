@@ -135,14 +135,14 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
 
 def trained(name: str, data: Path, seed: int) -> nn.Module:
     """Trained on clean images alone, or as it was kept."""
-    base, _, weak = name.partition("-weak")
+    base, weak = name.removesuffix("-weak"), name.endswith("-weak")
     torch.manual_seed(seed)
     network, path = NETWORKS[base](), data / f"photographs-{name}-{seed}.pt"
     if path.exists():
         network.load_state_dict(torch.load(path, weights_only=True))
         return network.eval()
     images, labels = load_images(data / "cifar_train.npz")
-    epochs, draws = 2 if weak or name.endswith("-weak") else 10, np.random.default_rng(seed)
+    epochs, draws = 2 if weak else 10, np.random.default_rng(seed)
     optimizer = torch.optim.AdamW(network.parameters(), weight_decay=0.05)
     steps = epochs * (len(images) // BATCH)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1.5e-3 if base == "vit" else 3e-3, total_steps=steps)

@@ -29,7 +29,7 @@ from wildtta.step.engine import Engine
 from wildtta.step.loop import KEEP_GRAPH_ABOVE, learns_on_selected
 from wildtta.step.precision import losses_in_full_precision
 from wildtta.step.report import Output
-from wildtta.step.scrambling import ARRANGEMENT, NUMBER
+from wildtta.step.scrambling import ARRANGEMENT, arrangements_at
 
 if TYPE_CHECKING:
     from wildtta.fleet.recorded import Recorded
@@ -401,7 +401,7 @@ class MixedStep:
     def _scrambled(self, source: Output, grouping: Grouping, at: Tensor, usable: Tensor) -> Tensors:
         """What is new of the streams ``at`` these slots after the source has seen the compared images scrambled as well."""
         memory = {name: self.slots.memory[name][at] for name in self.method.scrambling}
-        ways = (memory[ARRANGEMENT].long()[grouping.owner] + grouping.rank) % NUMBER
+        ways = arrangements_at(memory[ARRANGEMENT][grouping.owner], grouping.rank)
         beside = self.engine.forward_scrambled(source.images, ways).features
         rows = head_rows(self.engine.network.head)
         assert rows is not None

@@ -42,9 +42,14 @@ def are_pictures(images: Tensor) -> bool:
     return images.dim() == 4 and images.is_floating_point() and min(images.shape[2:]) >= SIDE
 
 
+def arrangements_at(first: Tensor, places: Tensor) -> Tensor:
+    """Ways to lay out the samples at these ``places``, where that at place 0 has the ``first``."""
+    return (first.long() + places) % NUMBER
+
+
 def next_arrangements(arrangement: Tensor, samples: int) -> Tensor:
     """Ways to lay out the next so many ``samples``, [samples]."""
-    return (arrangement.long() + torch.arange(samples, device=arrangement.device)) % NUMBER
+    return arrangements_at(arrangement, torch.arange(samples, device=arrangement.device))
 
 
 def size_of(numbers: Tensor) -> Tensor:

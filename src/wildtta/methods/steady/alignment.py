@@ -19,10 +19,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-def cosines(features: Tensor, mean: Tensor, rows: Tensor) -> Tensor:
-    """max_c cos(f − f̄, w_c − w̄) of each of ``features`` [N, D], from their ``mean`` [D] and the head's ``rows`` [C, D]."""
+def cosines_with_rows(features: Tensor, mean: Tensor, rows: Tensor) -> Tensor:
+    """cos(f − f̄, w_c − w̄), [N, C], of ``features`` [N, D] about a ``mean`` [D] (or one each), by the head's ``rows`` [C, D]."""
     about, classes = F.normalize(features - mean, dim=1), F.normalize(rows - rows.mean(0), dim=1)
-    return (about @ classes.T).amax(1)
+    return about @ classes.T
+
+
+def cosines(features: Tensor, mean: Tensor, rows: Tensor) -> Tensor:
+    """The largest of them for each of the ``features``, [N]."""
+    return cosines_with_rows(features, mean, rows).amax(1)
 
 
 def noise_like(shape: torch.Size, number: int, *, dtype: torch.dtype, device: torch.device) -> Tensor:
